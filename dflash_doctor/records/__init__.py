@@ -1,0 +1,1 @@
+"""The frozen types that the rooms hand to each other; standard library only, no I/O."""
