@@ -119,6 +119,10 @@ class MemoryReport:
     versions: Mapping[str, str]
     seconds: float
     schema_version: int = SCHEMA_VERSION
+    token_budget: int | None = None
+    max_anchors: int | None = None
+    halved_budget: WhatIf | None = None
+    """The other way out: the same plan with half the token budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
