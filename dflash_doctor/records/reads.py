@@ -1,6 +1,8 @@
 """Who read what: storages that nobody read, and storages of which only some rows were read."""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Literal
 
 from dflash_doctor.records.trace import Category, Site
@@ -63,6 +65,7 @@ class PartlyRead:
     """How many storages of this site were read in part only."""
 
 
+@lru_cache(maxsize=4_096)
 def base_name(op: str) -> str:
     """Reduce an op's name to its bare function: `aten.roll.default` is `roll`."""
     parts = op.split(".")
@@ -71,7 +74,4 @@ def base_name(op: str) -> str:
 
 def numel(shape: tuple[int, ...]) -> int:
     """Count the elements of a shape."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    return prod(shape)

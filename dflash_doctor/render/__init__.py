@@ -1,0 +1,1 @@
+"""Reports as text, Markdown and JSON; the only room that writes GiB."""

@@ -1,0 +1,1 @@
+"""Findings: one family a file, each rule one documented class."""
