@@ -1,0 +1,1 @@
+"""Train DFlash block-diffusion drafters against a frozen target."""

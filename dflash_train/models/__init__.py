@@ -1,0 +1,1 @@
+"""Hold the frozen target, the drafter, its masks and its loss."""
