@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from dflash_doctor.records.finding import Finding, Fix
-from dflash_doctor.records.reads import base_name
+from dflash_doctor.records.reads import base_name, numel
 from dflash_doctor.records.trace import AllocationTrace, Storage
 from dflash_doctor.rules.context import GIB, RuleContext, shape_text
 from dflash_doctor.rules.rule import Rule
@@ -24,7 +24,7 @@ class UnchunkedVocabLoss(Rule):
     ## What it does
 
     Looks for a softmax or log-softmax whose output is [rows, vocabulary], and adds up all tensors of
-    that width that live together with it: logits, their float32 copies, what autograd saves, and gradients.
+    that size that live together with it: logits, their float32 copies, what autograd saves, and gradients.
     Reports where they exceed 1 GiB.
 
     ## Why it costs
@@ -81,7 +81,7 @@ class UnchunkedVocabLoss(Rule):
         count = f"{len(together)} tensors" if len(together) > 1 else "1 tensor"
         return self.finding(
             f"{base_name(made.site.op).lstrip('_')} over {shape_text(made.shape)} in one piece: "
-            f"{count} of this width alive together, {format_bytes(num_bytes)}",
+            f"{count} of this size alive together, {format_bytes(num_bytes)}",
             gpus=gpus,
             num_bytes=num_bytes,
             severity=context.weigh(num_bytes, gpus),
@@ -215,9 +215,13 @@ def _is_in_pieces(group: list[Storage], stretch: dict[int, int]) -> bool:
 
 
 def _alive_together(made: Storage, wide: dict[int, Storage]) -> list[Storage]:
-    """Give the heaviest set of wide storages that are alive at one moment of a storage's life."""
+    """Give the heaviest set of storages of one size that are alive at one moment of a storage's life."""
     end = _last(made)
-    overlapping = [s for s in wide.values() if s.born_at <= end and _last(s) >= made.born_at]
+    overlapping = [
+        s
+        for s in wide.values()
+        if s.born_at <= end and _last(s) >= made.born_at and numel(s.shape) == numel(made.shape)
+    ]
     moments = {max(s.born_at, made.born_at) for s in overlapping}
     sets = ([s for s in overlapping if s.born_at <= moment <= _last(s)] for moment in moments)
     return max(sets, key=lambda alive: sum(s.bytes for s in alive), default=[made])
