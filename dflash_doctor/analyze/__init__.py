@@ -1,0 +1,1 @@
+"""Work on records: replay through an allocator, who read what, what fits. No torch."""

@@ -1,0 +1,65 @@
+"""Have torch choose on meta tensors what it would choose on CUDA tensors."""
+
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from dflash_doctor.engines.meta.attention import scaled_dot_product_attention
+from dflash_doctor.engines.meta.device import Device
+
+
+_plain_softmax, _plain_rms_norm, _plain_dropout = torch.softmax, torch.rms_norm, torch.nn.functional.dropout
+
+
+def _softmax(
+    input: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Softmax of float16 into float32 makes no float32 copy of its input on CUDA (SoftMax.cpp)."""
+    axis = -1 if dim is None else dim
+    if input.dtype == torch.float16 and dtype == torch.float32 and input.is_meta:
+        return torch.ops.aten._softmax(input, axis, True)  # type: ignore[no-any-return]
+    return _plain_softmax(input, axis, dtype=dtype)
+
+
+def _rms_norm(
+    input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """CUDA has one kernel for RMSNorm (`_fused_rms_norm`); meta would decompose it."""
+    if not input.is_meta or (weight is not None and weight.dtype != input.dtype):
+        return _plain_rms_norm(input, normalized_shape, weight, eps)
+    return torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]  # type: ignore[no-any-return]
+
+
+def _dropout(
+    input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> torch.Tensor:
+    """CUDA keeps a boolean mask (`native_dropout`); elsewhere the noise has the input's dtype."""
+    if not input.is_meta or not training or p in (0.0, 1.0) or inplace:
+        return _plain_dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+@contextmanager
+def cuda_choices(device: Device) -> Iterator[None]:
+    """Make optimizers, clipping, dropout, norms and attention choose as on CUDA while the context lasts."""
+    devices = lambda: ["meta", "cuda"]  # noqa: E731
+    attend = functools.partial(scaled_dot_product_attention, device=device)
+    instead: dict[str, Any] = {
+        "torch.optim.optimizer._get_foreach_kernels_supported_devices": devices,
+        "torch.utils._foreach_utils._get_foreach_kernels_supported_devices": devices,
+        "torch.optim.optimizer._get_fused_kernels_supported_devices": devices,
+        "torch.nn.functional.scaled_dot_product_attention": attend,
+        "torch.nn.functional.dropout": _dropout,
+        "torch.nn.functional.rms_norm": _rms_norm,
+        "torch.nn.functional.softmax": _softmax,
+        "torch.softmax": _softmax,
+        "torch.Tensor.softmax": _softmax,
+    }
+    with ExitStack() as stack:
+        for name, function in instead.items():
+            stack.enter_context(patch(name, function))
+        yield

@@ -1,0 +1,35 @@
+"""Build a transformers model on meta from its configuration; no weights, no network."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dflash_doctor.errors import DoctorError
+
+
+def build_causal_lm(config: Mapping[str, object], *, dtype: torch.dtype, attention: str) -> torch.nn.Module:
+    """Build a causal LM on the meta device in its final dtype, weights tied as its config says.
+
+    Raises DoctorError where transformers does not know the model type or refuses the config.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    fields: dict[str, Any] = dict(config)
+    model_type = str(fields.pop("model_type", ""))
+    try:
+        hf_config = AutoConfig.for_model(model_type, **fields)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
+        finally:
+            torch.set_default_dtype(before)
+    except (ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+        raise DoctorError(
+            f"transformers cannot build the model {model_type!r}: {error}",
+            hint="check the config given by --config or --model",
+        ) from error
+    model.tie_weights()
+    return model  # type: ignore[no-any-return]
