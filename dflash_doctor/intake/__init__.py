@@ -1,0 +1,1 @@
+"""Plan files, flags, model configurations and GPUs become records here."""

@@ -1,0 +1,1 @@
+"""Data that ships with the package: model dimensions, GPUs and plans."""
