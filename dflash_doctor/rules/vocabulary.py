@@ -153,7 +153,7 @@ class FullSequenceLogits(Rule):
         gpus = context.gpus(role)
         copies = list(_copies(item))
         unused = round((item.bytes + sum(num_bytes for _, num_bytes in copies)) * (1 - item.share))
-        extra = "".join(f", {format_bytes(size)} more by {op}" for op, size in copies)
+        extra = "".join(f", and {format_bytes(size)} again by {op}" for op, size in copies)
         is_rolled = any(op == "roll" for op, _ in copies)
         is_planned = role == "drafter" and context.plan is not None and context.plan.draft_step is None
         return self.finding(
