@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-CAUSAL_ATTENTION = "dflash_causal_sdpa"
+CAUSAL_ATTENTION = "causal_sdpa"
 
 KNOWN_LAYER_TYPES = ("full_attention", "sliding_attention", "linear_attention")
 

@@ -98,18 +98,13 @@ class _FrozenHeadLoss(torch.autograd.Function):
         grad_PH = torch.empty_like(hidden_PH) if needs_grad else None
         for start in range(0, hidden_PH.shape[0], chunk_rows):
             rows = slice(start, start + chunk_rows)
-            if kind == "ce":
-                chunk = _token_chunk(_project(hidden_PH[rows], head_VH, dtype), truth[rows])
-            else:
-                teacher = _teacher_chunk(_project(truth[rows], head_VH, dtype), with_entropy=kind == "kl")
-                chunk = _soft_chunk(_project(hidden_PH[rows], head_VH, dtype), *teacher)
-            loss_C, correct_C, grad_CV = chunk
+            loss_C, correct_C, grad_CV = _chunk(kind, hidden_PH[rows], truth[rows], head_VH, dtype)
             loss += (loss_C * scale_P[rows]).sum()
             correct_P[rows] = correct_C
             if grad_PH is not None:
                 grad_CV = grad_CV.mul_(scale_P[rows, None]).to(hidden_PH.dtype)
                 torch.mm(grad_CV, head_VH, out=grad_PH[rows])
-            del chunk, grad_CV  # before the next chunk is projected
+            del grad_CV  # before the next chunk is projected
         ctx.mark_non_differentiable(correct_P)
         if grad_PH is not None:
             ctx.save_for_backward(grad_PH)
@@ -120,6 +115,16 @@ class _FrozenHeadLoss(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, grad_correct: Tensor) -> tuple[Tensor | None, ...]:
         (grad_PH,) = ctx.saved_tensors
         return grad_PH * grad_loss, None, None, None, None, None, None
+
+
+def _chunk(
+    kind: str, hidden_CH: Tensor, truth: Tensor, head_VH: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return loss, correctness and the gradient with respect to the logits of a chunk's rows."""
+    if kind == "ce":
+        return _token_chunk(_project(hidden_CH, head_VH, dtype), truth)
+    teacher = _teacher_chunk(_project(truth, head_VH, dtype), with_entropy=kind == "kl")
+    return _soft_chunk(_project(hidden_CH, head_VH, dtype), *teacher)
 
 
 def _project(hidden_CH: Tensor, head_VH: Tensor, dtype: torch.dtype) -> Tensor:

@@ -113,6 +113,8 @@ class Target(nn.Module):
         self.hidden_size = int(cast(Any, body).config.get_text_config().hidden_size)
         self.final_norm = take_final_norm(body)
         self.body = body
+        # With a padding token some decoders (GPT-2) read the ids back in every call, to warn about padding.
+        cast(Any, body).config.pad_token_id = None
         self.requires_grad_(False)
         self.eval()
 
