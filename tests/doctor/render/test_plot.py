@@ -1,0 +1,37 @@
+"""Hold the plots drawn in characters."""
+
+from dflash_doctor.render.plot import memory_curve, stacked_bar
+
+GIB = 2**30
+
+
+def plain(lines: object) -> list[str]:
+    return [line.plain.rstrip() for line in lines]  # type: ignore[attr-defined]
+
+
+def test_a_bar_has_one_letter_a_category_and_its_full_width() -> None:
+    lines = plain(stacked_bar({"activations": 2 * GIB, "weights": 6 * GIB, "buffers": 0}, 40))
+    assert lines == [
+        "W" * 30 + "A" * 10,
+        "W weights         6.00 GiB  75.0 %",
+        "A activations     2.00 GiB  25.0 %",
+    ]
+    assert plain(stacked_bar({}, 40)) == ["nothing"]
+
+
+def test_a_curve_shows_area_line_phases_and_scale() -> None:
+    curve = [(0, GIB, 2 * GIB), (5, 4 * GIB, 4 * GIB), (9, GIB, 4 * GIB)]
+    lines = plain(memory_curve(curve, [("load", 0, 5), ("x", 5, 10)], width=10, height=4))
+    assert lines == [
+        "4.00 |     █████",
+        "2.50 |─────█████",
+        "     |     █████",
+        "0.00 |██████████",
+        "     +----------",
+        "      |load|x",
+        "      █ allocated  ─ reserved, in GiB, over 3 events",
+    ]
+
+
+def test_a_curve_without_events_says_so() -> None:
+    assert plain(memory_curve([], [])) == ["no events"]
