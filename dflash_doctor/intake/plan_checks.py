@@ -7,7 +7,7 @@ from itertools import pairwise
 from dflash_doctor.intake.models import DIMENSIONS, dimension, missing_dimensions
 from dflash_doctor.intake.plan_keys import KEY_OF_FIELD, LAYER_TYPES
 from dflash_doctor.intake.settings import Place, Problems, Settings, did_you_mean, one_of
-from dflash_doctor.records.plan import RunPlan
+from dflash_doctor.records.plan import Card, RunPlan
 
 ALLOCATOR_KEYS = (
     "backend",
@@ -71,6 +71,15 @@ def check_allocator(text: str) -> str | None:
         if key == "expandable_segments" and value not in ("True", "False"):
             return f"expandable_segments is True or False, not {value}"
     return None
+
+
+def lacks_dtype(card: Card, dtype: str) -> str | None:
+    """Say why a card cannot compute in a dtype; None where it can."""
+    needed = DTYPE_CAPABILITY[dtype]
+    if card.compute_capability >= needed:
+        return None
+    have, need = (".".join(map(str, pair)) for pair in (card.compute_capability, needed))
+    return f"{card.name} has no {dtype}: that needs compute capability {need}, it has {have}"
 
 
 def _check_name(check: PlanCheck) -> None:
@@ -191,17 +200,10 @@ def _check_memory(check: PlanCheck) -> None:
     check.require(
         plan.margin <= 0.5, "margin", f"{plan.margin:.0%} of each GPU would stay unused; the most is 50%"
     )
-    needed = DTYPE_CAPABILITY[plan.dtype]
-    lacking = [card for card in plan.cards if card.compute_capability < needed]
-    if lacking:
-        card = lacking[0]
-        have, need = (".".join(map(str, pair)) for pair in (card.compute_capability, needed))
-        check.require(
-            False,
-            "dtype",
-            f"{card.name} has no {plan.dtype}: that needs compute capability {need}, it has {have}",
-            "pass --dtype float16 or --dtype float32, or another --gpu",
-        )
+    lacks = next(filter(None, (lacks_dtype(card, plan.dtype) for card in plan.cards)), None)
+    check.require(
+        lacks is None, "dtype", str(lacks), "pass --dtype float16 or --dtype float32, or another --gpu"
+    )
 
 
 def _check_roles(check: PlanCheck) -> None:

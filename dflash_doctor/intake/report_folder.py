@@ -1,5 +1,6 @@
 """Make sure that reports can be written, before any work is done for them."""
 
+import errno
 import tempfile
 from pathlib import Path
 
@@ -20,10 +21,11 @@ def check_report_folder(folder: Path, *, flag: str = "--report-dir") -> None:
 
 
 def check_writable(path: Path, *, flag: str) -> None:
-    """Try whether a file can be made at a path, and leave nothing; raise DoctorError naming `flag`."""
+    """Try whether a file can be made at a path, and leave none; raise DoctorError naming `flag`."""
     try:
         if path.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
