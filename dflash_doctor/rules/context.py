@@ -14,6 +14,8 @@ ERROR_SHARE, WARNING_SHARE = 0.10, 0.01
 """Shares of a card from which waste is an error, and a warning."""
 TYPICAL_CARD_BYTES = 80 * GIB
 """Stands for the card where none is known."""
+NOT_THE_USERS = ("-packages/", "/dflash_doctor/", "/dflash_train/", "/lib/python")
+"""Parts of paths of installed packages, of this project and of Python itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +64,10 @@ def source_of(site: Site) -> str | None:
 
 
 def caller_of(site: Site) -> str | None:
-    """Give `file:line` of the first frame outside installed packages, None where it is the site itself."""
+    """Give `file:line` of the first frame of the user's own code, None where it is the site itself."""
     for depth, frame in enumerate(site.stack):
-        if "-packages/" not in frame.file.replace("\\", "/"):
+        path = frame.file.replace("\\", "/")
+        if not any(part in path for part in NOT_THE_USERS):
             return f"{frame.file}:{frame.line}" if depth else None
     return None
 

@@ -1,7 +1,7 @@
 """DF0, continued: losses over the vocabulary in one piece, and their copies in float32."""
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from dflash_doctor.records.finding import Finding, Fix
@@ -16,6 +16,8 @@ CASTS = frozenset({"_to_copy", "to", "copy_"})
 HALF = frozenset({"bfloat16", "float16"})
 MIN_LOSS_BYTES = GIB
 MIN_UPCAST_BYTES = GIB // 2
+MIN_PIECES = 4
+"""Pieces within a phase from which work is taken for chunked; two or three may be as many steps."""
 
 
 class UnchunkedVocabLoss(Rule):
@@ -52,9 +54,9 @@ class UnchunkedVocabLoss(Rule):
 
     ## Known limits
 
-    A loss that runs in several pieces within one phase is taken for chunked and not reported, however large
-    its pieces are. A loss by logsumexp, or by a fused kernel, makes no softmax of this width and is not
-    seen.
+    A loss that runs in four or more pieces within one phase is taken for chunked and not reported, however
+    large its pieces are. A loss by logsumexp, or by a fused kernel, makes no softmax of this width and is
+    not seen.
     """
 
     code = "DF003"
@@ -80,7 +82,7 @@ class UnchunkedVocabLoss(Rule):
         is_planned = role == "drafter" and context.plan is not None and context.plan.draft_step is None
         count = f"{len(together)} tensors" if len(together) > 1 else "1 tensor"
         return self.finding(
-            f"{base_name(made.site.op).lstrip('_')} over {shape_text(made.shape)} in one piece: "
+            f"vocabulary {base_name(made.site.op).lstrip('_')} {shape_text(made.shape)} runs in one piece: "
             f"{count} of this size alive together, {format_bytes(num_bytes)}",
             gpus=gpus,
             num_bytes=num_bytes,
@@ -124,7 +126,7 @@ class Float32LogitsUpcast(Rule):
 
     ## Known limits
 
-    Casts that run in several pieces within one phase are taken for a chunked loss and not reported.
+    Casts that run in four or more pieces within one phase are taken for a chunked loss and not reported.
     """
 
     code = "DF004"
@@ -201,17 +203,15 @@ def _stretches(trace: AllocationTrace, wanted: set[int]) -> dict[int, int]:
 
 
 def _is_in_pieces(group: list[Storage], stretch: dict[int, int]) -> bool:
-    """Say whether one phase makes two of these, the first of them gone before the second comes."""
-    gone: dict[int, int] = {}
+    """Say whether one phase makes several of these, each gone before the next comes."""
+    gone: dict[int, float] = {}
+    pieces: Counter[int] = Counter()
     for storage in sorted(group, key=lambda s: s.born_at):
         phase = stretch.get(storage.id)
-        if phase is None:
-            continue
-        if phase in gone and gone[phase] < storage.born_at:
-            return True
-        if storage.died_at is not None:
-            gone[phase] = min(gone.get(phase, storage.died_at), storage.died_at)
-    return False
+        if phase is not None and gone.get(phase, -1) < storage.born_at:
+            pieces[phase] += 1
+            gone[phase] = _last(storage)
+    return max(pieces.values(), default=0) >= MIN_PIECES
 
 
 def _alive_together(made: Storage, wide: dict[int, Storage]) -> list[Storage]:

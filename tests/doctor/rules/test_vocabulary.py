@@ -110,7 +110,7 @@ def test_df002_fires_on_the_founding_crash() -> None:
     (found,) = check(FullSequenceLogits, context_of(founding_drafter(), plan=plan()))
     assert found.message == (
         "verifier_lm_head output [1, 65536, 248320]: 8,192 of 65,536 rows read, 12.5 %; "
-        "30.31 GiB, 30.31 GiB more by roll"
+        "30.31 GiB, and 30.31 GiB again by roll"
     )
     assert (found.code, found.severity, found.confidence) == ("DF002", "error", "proved")
     assert (found.gpus, found.bytes, found.source) == ((7,), T * V * 2, "model.py:50")

@@ -33,12 +33,20 @@ def test_df003_fires_on_a_loss_in_one_piece() -> None:
     context = context_of(trace.build(), plan=plan())
     (found,) = check(UnchunkedVocabLoss, context)
     assert found.message == (
-        "log_softmax over [8192, 248320] in one piece: 2 tensors of this size alive together, 15.16 GiB"
+        "vocabulary log_softmax [8192, 248320] runs in one piece: "
+        "2 tensors of this size alive together, 15.16 GiB"
     )
     assert (found.severity, found.confidence, found.gpus) == ("error", "proved", (7,))
     assert (found.bytes, found.source) == (2 * 8_192 * V * 4, "model.py:61")
     assert found.fix is not None
     assert found.fix.setting == "loss.chunked = true"
+
+
+def test_df003_takes_two_steps_of_one_phase_for_no_chunks() -> None:
+    trace = TraceBuilder(role="drafter", vocab_size=V)
+    chunked_loss(trace, 16_384, 8_192)
+    (found,) = check(UnchunkedVocabLoss, context_of(trace.build()))
+    assert found.bytes == 8_192 * V * (2 + 4 + 4)
 
 
 def test_df003_is_silent_on_chunks_and_on_small_losses() -> None:
