@@ -102,8 +102,8 @@ def split_sub_rows(document_lengths: Sequence[int], target_rows: int) -> list[Su
 class Target(nn.Module):
     """Hold a frozen decoder body and capture features from it.
 
-    The final norm is taken out of the body, since no one reads its output; `final_norm` keeps it for teacher
-    logits (None where the architecture names it otherwise).
+    The body is taken over: it is frozen, and its final norm is taken out, since no one reads its output.
+    `final_norm` keeps that for teacher logits (None where the architecture names it otherwise).
     """
 
     def __init__(self, body: nn.Module, layer_ids: Sequence[int], *, with_last_hidden: bool = False) -> None:
