@@ -53,12 +53,9 @@ def stacked_bar(sizes: Mapping[str, int], width: int) -> list[Text]:
     lines = [bar]
     for name, size in items:
         letter, colour = MARKS.get(name, UNKNOWN_MARK)
-        line = Text(letter, style=f"black on {colour}")
-        lines.append(
-            line.append(
-                f" {names[name]:<{column}} {format_bytes(size):>12} {100 * size / total:5.1f} %", "default"
-            )
-        )
+        line = Text().append(letter, style=f"black on {colour}")
+        share = f"{100 * size / total:5.1f} %"
+        lines.append(line.append(f" {names[name]:<{column}} {format_bytes(size):>12} {share}"))
     return lines
 
 
@@ -80,7 +77,7 @@ def memory_curve(
     margin = max(map(len, labels.values()))
     lines = []
     for row in reversed(range(height)):
-        line = Text(f"{labels.get(row, ''):>{margin}} |", style="dim")
+        line = Text().append(f"{labels.get(row, ''):>{margin}} |", style="dim")
         for allocated, reserved in columns:
             _draw_cell(line, row, allocated * height * 8 / top, reserved * height * 8 / top, height, is_ascii)
         line.rstrip()

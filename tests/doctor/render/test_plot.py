@@ -19,6 +19,12 @@ def test_a_bar_has_one_letter_a_category_and_its_full_width() -> None:
     assert plain(stacked_bar({}, 40)) == ["nothing"]
 
 
+def test_the_names_below_a_bar_carry_no_colour() -> None:
+    lines = stacked_bar({"weights": GIB}, 4)
+    assert [(span.start, span.end, str(span.style)) for span in lines[1].spans] == [(0, 1, "black on blue")]
+    assert str(lines[1].style) == ""
+
+
 def test_a_curve_shows_area_line_phases_and_scale() -> None:
     curve = [(0, GIB, 2 * GIB), (5, 4 * GIB, 4 * GIB), (9, GIB, 4 * GIB)]
     lines = plain(memory_curve(curve, [("load", 0, 5), ("x", 5, 10)], width=10, height=4))
