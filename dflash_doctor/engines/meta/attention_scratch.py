@@ -7,26 +7,24 @@ and kernel_backward.h (`workspace_size`), cuda/attention_backward.cu, of PyTorch
 from dataclasses import dataclass
 from math import ceil
 
-from dflash_doctor.engines.meta.device import Call, Device, Temporary, num_bytes
+from dflash_doctor.engines.meta.device import Device
+from dflash_doctor.engines.meta.scratch import Call, dtype_of
 
 HALF_WIDTH = 2
 
 
-def flash_forward(call: Call) -> list[Temporary]:
+def flash_forward(call: Call) -> None:
     """Split keys over blocks where the grid alone would not fill the device; float32 partial outputs."""
     query, key = call.args[0], call.args[1]
-    dropout_p = call.args[3] if len(call.args) > 3 else 0.0
     batch, heads, rows, width = query.shape
-    if dropout_p:
-        return []
+    if len(call.args) > 3 and call.args[3]:
+        return
     splits = _num_splits(batch * heads * ceil(rows / 64), key.shape[2], width, call.device)
-    if splits <= 1:
-        return []
-    partial = splits * batch * heads * rows
-    return [
-        Temporary(partial * 4, "float32"),
-        Temporary(partial * _rounded_width(width) * 4, "float32"),
-    ]
+    if splits > 1:
+        call.give()
+        partial = splits * batch * heads * rows
+        call.take(partial * 4, "float32")
+        call.take(partial * _rounded_width(width) * 4, "float32")
 
 
 def _num_splits(blocks: int, keys: int, width: int, device: Device) -> int:
@@ -54,28 +52,28 @@ def _rounded_width(width: int) -> int:
     return ceil(width / 32) * 32 if width <= 128 else ceil(width / 64) * 64
 
 
-def flash_backward(call: Call) -> list[Temporary]:
+def flash_backward(call: Call) -> None:
     """Row sums and a float32 query gradient; expanded key and value gradients where heads are grouped."""
     grad, query, key = call.args[0], call.args[1], call.args[2]
     batch, heads, rows, width = query.shape
     rounded = ceil(rows / 128) * 128
-    scratch = [] if grad.transpose(1, 2).is_contiguous() else [Temporary(num_bytes(grad), when="before")]
-    scratch += [
-        Temporary(batch * heads * rounded * 4, "float32"),
-        Temporary(batch * rounded * heads * _rounded_width(width) * 4, "float32"),
-    ]
+    if not grad.transpose(1, 2).is_contiguous():
+        call.copy(grad)
+    call.give()
+    call.take(batch * heads * rounded * 4, "float32")
+    call.take(batch * rounded * heads * _rounded_width(width) * 4, "float32")
     if key.shape[1] != heads:
-        scratch += [Temporary(batch * key.shape[2] * heads * width * key.element_size())] * 2
-    return scratch
+        for _ in range(2):
+            call.take(batch * key.shape[2] * heads * width * key.element_size(), dtype_of(key))
 
 
-def efficient_forward(call: Call) -> list[Temporary]:
+def efficient_forward(call: Call) -> None:
     """A float32 output where a head is wider than one block of keys and the output is half."""
     query, value = call.args[0], call.args[2]
     batch, heads, rows, _ = query.shape
-    if query.element_size() > HALF_WIDTH or value.shape[-1] <= 128:
-        return []
-    return [Temporary(batch * rows * heads * value.shape[-1] * 4, "float32")]
+    if query.element_size() <= HALF_WIDTH and value.shape[-1] > 128:
+        call.give()
+        call.take(batch * rows * heads * value.shape[-1] * 4, "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,35 +106,61 @@ _FLOAT_KERNELS = (
 )
 
 
-def efficient_backward(call: Call) -> list[Temporary]:
-    """Row sums, and float32 staging for the three gradients."""
+def efficient_backward(call: Call) -> None:
+    """Row sums, float32 staging for the gradients, and full-head gradients where heads are grouped."""
     grad, query, key, value = call.args[:4]
     batch, heads, rows, width = query.shape
     keys, value_width = key.shape[2], value.shape[-1]
     half = query.element_size() <= HALF_WIDTH
-    scratch = [] if grad.transpose(1, 2).is_contiguous() else [Temporary(num_bytes(grad), when="before")]
-    sums = Temporary(batch * heads * rows * 4, "float32")
-    scratch += [sums] if half else [Temporary(batch * heads * rows * value_width * 4, "float32"), sums, sums]
-    kernel = _choose(half, max(width, value_width), call.device)
+    if not grad.transpose(1, 2).is_contiguous():
+        call.copy(grad)
+    call.give()
+    if key.shape[1] != heads:
+        for size in (width, value_width):
+            call.take(batch * keys * heads * size * key.element_size(), dtype_of(key))
+    sums = _row_sums(call, half, batch * heads * rows, value_width)
+    call.take(_staging_bytes(call.device, half, batch * heads, (rows, keys), (width, value_width)), "uint8")
+    call.drop(sums)
+
+
+def _row_sums(call: Call, half: bool, rows: int, width: int) -> int:
+    if half:
+        return call.take(rows * 4, "float32")
+    product = call.take(rows * width * 4, "float32")
+    sums = call.take(rows * 4, "float32")
+    transposed = call.take(rows * 4, "float32")
+    call.drop(sums)
+    call.drop(product)
+    return transposed
+
+
+def _staging_bytes(
+    device: Device, half: bool, heads: int, lengths: tuple[int, int], widths: tuple[int, int]
+) -> int:
+    """Size the workspace; `heads` counts them over the batch, lengths and widths are (query, key)."""
+    (rows, keys), (width, value_width) = lengths, widths
+    kernel = _choose(half, max(widths), device)
     staged = half and kernel.max_width > kernel.rows
     splits = ceil(keys / kernel.keys)
-    if heads * batch >= 256 and keys <= 2 * kernel.keys:
+    if heads >= 256 and keys <= 2 * kernel.keys:
         splits = 1
     if staged:
-        splits = min(splits, 200 // (batch * heads))
-    splits = max(splits, 1)
-    query_part = ceil(rows / kernel.rows) * ceil(width / kernel.keys) * (kernel.rows * kernel.keys + 4)
-    key_part = value_part = 0
+        splits = min(splits, 200 // heads)
+    elements = ceil(rows / kernel.rows) * ceil(width / kernel.keys) * (kernel.rows * kernel.keys + 4)
     if staged:
-        key_part = splits * kernel.keys * ceil(width / kernel.rows) * kernel.rows
-        value_part = splits * kernel.keys * ceil(value_width / kernel.rows) * kernel.rows
-    elements = ceil((query_part + key_part + value_part) / 4) * 4
-    scratch.append(Temporary(batch * heads * elements * 4))
-    if key.shape[1] != heads:
-        scratch += [Temporary(batch * keys * heads * width * key.element_size())] * 2
-    return scratch
+        columns = (ceil(width / kernel.rows) + ceil(value_width / kernel.rows)) * kernel.rows
+        elements += max(splits, 1) * kernel.keys * columns
+    return heads * ceil(elements / 4) * 4 * 4
 
 
 def _choose(half: bool, width: int, device: Device) -> _Kernel:
     kernels = _HALF_KERNELS if half else _FLOAT_KERNELS
     return next(k for k in kernels if k.max_width >= width and k.shared_kib <= device.shared_kib)
+
+
+MODELS = {
+    "_scaled_dot_product_flash_attention": flash_forward,
+    "_scaled_dot_product_flash_attention_backward": flash_backward,
+    "_scaled_dot_product_efficient_attention": efficient_forward,
+    "_scaled_dot_product_efficient_attention_backward": efficient_backward,
+}

@@ -1,9 +1,6 @@
-"""The device whose choices are modelled, and the terms in which kernels' scratch is told."""
+"""The device whose choices are modelled."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import torch
 
 MIB = 1 << 20
 
@@ -14,6 +11,13 @@ class Device:
 
     compute_capability: tuple[int, int] = (12, 0)
     num_multiprocessors: int = 188
+
+    @property
+    def threads_per_multiprocessor(self) -> int:
+        """Give how many threads one multiprocessor holds (CUDA programming guide)."""
+        if self.compute_capability == (7, 5):
+            return 1024
+        return 1536 if self.compute_capability in ((8, 6), (8, 9), (12, 0), (12, 1)) else 2048
 
     @property
     def shared_kib(self) -> int:
@@ -31,28 +35,3 @@ class Device:
         Source: aten/src/ATen/cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`.
         """
         return 32 * MIB if self.compute_capability >= (9, 0) else 4096 * 1024 * 2 + 16 * 1024 * 8
-
-
-@dataclass(frozen=True, slots=True)
-class Temporary:
-    """Scratch of one kernel call, allocated before or after the op's outputs and freed at its end."""
-
-    bytes: int
-    dtype: str = "uint8"
-    when: Literal["before", "after"] = "after"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One op's arguments as a scratch model sees them."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    inputs: list[torch.Tensor]
-    outputs: list[torch.Tensor]
-    device: Device
-
-
-def num_bytes(tensor: torch.Tensor) -> int:
-    """Give the bytes of a tensor's elements."""
-    return tensor.numel() * tensor.element_size()

@@ -1,16 +1,17 @@
 """The dispatch mode: let every op run on meta tensors, keep shadows true, and tell the recorder."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dflash_doctor.engines.meta import attention_scratch, scratch
+from dflash_doctor.engines.meta.accumulation import is_accumulation, sole_use_count, takes_in_place
 from dflash_doctor.engines.meta.attention import efficient_backward, efficient_forward
-from dflash_doctor.engines.meta.device import Call, Device, Temporary
+from dflash_doctor.engines.meta.device import Device
 from dflash_doctor.engines.meta.ops import OpInfo, distinct_elements, info_of, tensors_in
 from dflash_doctor.engines.meta.recorder import DEEP_STACK_BYTES, STACK_DEPTH, Recorder
-from dflash_doctor.engines.meta.scratch import temporaries_of
 from dflash_doctor.engines.meta.shadows import Shadows, is_integer
 from dflash_doctor.records.trace import Read, Site
 
@@ -23,6 +24,8 @@ _INSTEAD: dict[str, Any] = {
     "_scaled_dot_product_efficient_attention_backward": efficient_backward,
 }
 """Ops whose meta kernel does not give what CUDA gives."""
+
+_SCRATCH = scratch.MODELS | attention_scratch.MODELS
 
 _BIRTH_ORDER: dict[str, tuple[int, ...]] = {"_scaled_dot_product_efficient_attention": (2, 3, 0, 1)}
 """Order in which a kernel allocates its outputs, where it is not their own."""
@@ -37,6 +40,7 @@ class MetaMode(TorchDispatchMode):
         self.device = device
         self.shadows = Shadows()
         recorder.on_death = self.shadows.drop
+        sole_use_count()
         self._workspaces: set[tuple[bool, str]] = set()
         self._outer_phases: list[str] = []
 
@@ -62,6 +66,8 @@ class MetaMode(TorchDispatchMode):
             return self._read_into(inputs)
         if info.makes_value_shape or (info.base == "index" and _has_mask(args)):
             out = self._run_value_shape(func, info, args, named)
+        elif is_accumulation(info.base, args, 1) and takes_in_place(args[0]):
+            out = args[0]
         else:
             out = _INSTEAD.get(info.base, func)(*args, **named)
         self._record(func, info, args, named, inputs, out)
@@ -86,18 +92,27 @@ class MetaMode(TorchDispatchMode):
             t.untyped_storage().nbytes() for t, k in zip(outputs, known, strict=True) if k is None
         )
         site = recorder.site(info.name, STACK_DEPTH if new_bytes >= DEEP_STACK_BYTES else 1)
-        temporaries = temporaries_of(info, Call(args, kwargs, inputs, outputs, self.device))
-        held = self._enter(temporaries, site, "before")
-        writes = [k if k is not None else recorder.adopt(t, "activations", site) for t, k in
-                  zip(outputs, known, strict=True)]  # fmt: skip
+        held: list[int] = []
+        writes: list[int] = []
+
+        def give() -> None:
+            if not writes:
+                writes.extend(
+                    k if k is not None else recorder.adopt(t, "activations", site)
+                    for t, k in zip(outputs, known, strict=True)
+                )
+
+        model = _SCRATCH.get(info.base)
+        if model is not None:
+            self._run_scratch(model, (args, kwargs, inputs, outputs), site, held, give)
+        give()
         if info.mutates and not outputs:
             writes = [w for w in (recorder.id_of(t) for t in inputs[:1]) if w is not None]
-        self._enter_workspace(info, inputs, site)
-        held += self._enter(temporaries, site, "after")
+        self._enter_workspace(info, site)
         reads = self._reads(info, inputs)
         index = _index_elements(args) if info.picks_rows else None
         recorder.op(site, reads, writes, [], index)
-        for temporary in held:
+        for temporary in reversed(held):
             recorder.free(temporary)
         if info.mutates or any(is_integer(t) for t in outputs):
             self._keep_values(func, info, args, kwargs, outputs)
@@ -124,12 +139,24 @@ class MetaMode(TorchDispatchMode):
                 )  # fmt: skip
         return reads
 
-    def _enter(self, temporaries: list[Temporary], site: Site, when: str) -> list[int]:
-        return [
-            self.recorder.temporary(t.bytes, t.dtype, site) for t in temporaries if t.when == when and t.bytes
-        ]
+    def _run_scratch(
+        self, model: Callable[[scratch.Call], None], call: tuple[Any, Any, Any, Any], site: Site,
+        held: list[int], give: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Replay what a kernel allocates; `held` ends with the scratch that it did not drop."""
+        args, kwargs, inputs, outputs = call
 
-    def _enter_workspace(self, info: OpInfo, inputs: list[torch.Tensor], site: Site) -> None:
+        def take(num_bytes: int, dtype: str) -> int:
+            held.append(self.recorder.temporary(num_bytes, dtype, site))
+            return held[-1]
+
+        def drop(storage: int) -> None:
+            held.remove(storage)
+            self.recorder.free(storage)
+
+        model(scratch.Call(args, kwargs, outputs, self.device, take, drop, give, inputs))
+
+    def _enter_workspace(self, info: OpInfo, site: Site) -> None:
         if not info.is_product:
             return
         key = (torch._C._current_graph_task_id() >= 0, "cublas")

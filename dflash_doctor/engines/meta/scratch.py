@@ -1,34 +1,52 @@
 """What CUDA kernels allocate for themselves: scratch that no Python code ever sees.
 
-Each entry follows the source of PyTorch's own kernel, named beside it. Meta tensors show only the
-outputs of an op; these are the rest.
+Each model follows the source of PyTorch's own kernel, named beside it, and replays its allocations in
+their order. Meta tensors show only the outputs of an op; these are the rest.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from dflash_doctor.engines.meta import attention_scratch
-from dflash_doctor.engines.meta.device import Call, Temporary, num_bytes
-from dflash_doctor.engines.meta.ops import OpInfo, tensors_in
+from dflash_doctor.engines.meta.device import Device
+from dflash_doctor.engines.meta.ops import tensors_in
+from dflash_doctor.engines.meta.reductions import reduction_buffers
 
 
-def temporaries_of(info: OpInfo, call: Call) -> list[Temporary]:
-    """List what the CUDA kernel of this op would allocate beside its outputs."""
-    model = _MODELS.get(info.base)
-    return model(call) if model is not None else []
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One op as a scratch model sees it, with the three things that a kernel does to memory."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[torch.Tensor]
+    device: Device
+    take: Callable[[int, str], int]
+    """Allocate scratch of so many bytes and this dtype; what is not dropped lives to the op's end."""
+    drop: Callable[[int], None]
+    """Free scratch."""
+    give: Callable[[], None]
+    """Allocate the op's outputs."""
+    inputs: list[torch.Tensor] = field(default_factory=list)
+
+    def copy(self, tensor: torch.Tensor) -> int:
+        """Allocate a copy of a tensor."""
+        return self.take(num_bytes(tensor), dtype_of(tensor))
 
 
-def _dtype(tensor: torch.Tensor) -> str:
+def num_bytes(tensor: torch.Tensor) -> int:
+    """Give the bytes of a tensor's elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    """Name a tensor's dtype."""
     return str(tensor.dtype)[6:]
 
 
-def _copy_of(tensor: torch.Tensor, when: Literal["before", "after"] = "before") -> Temporary:
-    return Temporary(num_bytes(tensor), _dtype(tensor), when)
-
-
-def _blas_ready(tensor: torch.Tensor) -> bool:
+def _is_blas_ready(tensor: torch.Tensor) -> bool:
     """Say whether cuBLAS can take a matrix as it lies (`prepare_matrix_for_cublas`, Blas.cpp)."""
     rows, columns = tensor.shape[-2:]
     row_stride, column_stride = tensor.stride()[-2:]
@@ -37,58 +55,85 @@ def _blas_ready(tensor: torch.Tensor) -> bool:
     return row_major or column_major
 
 
-def _products(call: Call) -> list[Temporary]:
-    matrices = [t for t in call.inputs if t.dim() >= 2][-2:]
-    return [_copy_of(t, "after") for t in matrices if not _blas_ready(t)]
+def _product(call: Call) -> None:
+    call.give()
+    for matrix in [t for t in call.inputs if t.dim() >= 2][-2:]:
+        if not _is_blas_ready(matrix):
+            call.copy(matrix)
 
 
-def _foreach_norm(call: Call) -> list[Temporary]:
+def _foreach_norm(call: Call) -> None:
     """One float per 65,536-element chunk of the longest tensor (ForeachReduceOp.cu)."""
     tensors = tensors_in(call.args[0], [])
     chunks = max((-(-t.numel() // 65_536) for t in tensors), default=0)
-    return [Temporary(len(tensors) * chunks * 4, "float32", "before")]
+    call.take(len(tensors) * chunks * 4, "float32")
 
 
-def _embedding_backward(call: Call) -> list[Temporary]:
+def _embedding_backward(call: Call) -> None:
     """Sort the indices, then sum segments in float32 (Embedding.cu, EmbeddingBackwardKernel.cu)."""
     grad, indices, num_weights = call.args[0], call.args[1], call.args[2]
     count, width = indices.numel(), grad.shape[-1]
     if count <= 3072:
-        return []
+        return
     integers = count * indices.element_size()
-    segments = min(count, num_weights)
-    partial = count // 10 + segments
-    scratch = [Temporary(integers, "int64", "before")] * 2
-    scratch += [Temporary(integers, "int64")] * 2
-    scratch += [Temporary(partial * indices.element_size(), "int64")]
-    if grad.dtype in (torch.bfloat16, torch.float16, torch.float32):
-        scratch.append(Temporary(partial * (-(-width // 32) * 32) * 4, "float32"))
-    return scratch
+    for _ in range(2):
+        call.take(integers, "int64")
+    order, sort = call.take(integers, "int64"), call.take(2 * integers + 5632, "uint8")
+    call.drop(sort)
+    call.drop(order)
+    call.give()
+    call.take(integers, "int64")
+    call.take(8, "int64")
+    unique, scan = call.take(integers, "int64"), call.take(1536, "uint8")
+    call.drop(scan)
+    call.drop(unique)
+    for _ in range(2):
+        call.take(integers, "int64")
+    call.drop(call.take(1536, "uint8"))
+    call.take(8, "int64")
+    partial = count // 10 + min(count, num_weights)
+    call.take(partial * indices.element_size(), "int64")
+    call.take(partial * (-(-width // 32) * 32) * 4, "float32")
 
 
-def _convolution(call: Call) -> list[Temporary]:
+def _convolution(call: Call) -> None:
     """A convolution makes its input contiguous; depthwise needs nothing more (Convolution.cpp)."""
-    source, weight = call.args[0], call.args[1]
-    return [_copy_of(t) for t in (source, weight) if not t.is_contiguous()]
+    for tensor in call.args[:2]:
+        if not tensor.is_contiguous():
+            call.copy(tensor)
 
 
-def _cumsum(call: Call) -> list[Temporary]:
+def _cumsum(call: Call) -> None:
     """Cumulative sums first convert their input to the dtype of the result (ReduceOps.cpp)."""
     source, out = call.args[0], call.outputs[0]
-    return [] if source.dtype == out.dtype else [Temporary(num_bytes(out), _dtype(out))]
+    if source.dtype != out.dtype:
+        call.copy(out)
 
 
-_MODELS: dict[str, Callable[[Call], list[Temporary]]] = {
-    "mm": _products,
-    "addmm": _products,
-    "bmm": _products,
-    "baddbmm": _products,
+def _reduction(call: Call) -> None:
+    """A sum over many rows and few outputs is split over blocks and staged in global memory."""
+    call.give()
+    source = call.args[0]
+    dims = call.args[1] if len(call.args) > 1 else None
+    dims = dims if isinstance(dims, (list, tuple)) else call.kwargs.get("dim")
+    axes = range(source.dim()) if not dims else dims
+    for size in reduction_buffers(source, _positive(axes, source.dim()), call.device):
+        call.take(size, "uint8")
+
+
+def _positive(dims: Iterable[int], rank: int) -> list[int]:
+    return [dim % rank for dim in dims] if rank else []
+
+
+MODELS: dict[str, Callable[[Call], None]] = {
+    "mm": _product,
+    "addmm": _product,
+    "bmm": _product,
+    "baddbmm": _product,
+    "sum": _reduction,
+    "mean": _reduction,
     "_foreach_norm": _foreach_norm,
     "embedding_dense_backward": _embedding_backward,
     "cumsum": _cumsum,
     "convolution": _convolution,
-    "_scaled_dot_product_flash_attention": attention_scratch.flash_forward,
-    "_scaled_dot_product_flash_attention_backward": attention_scratch.flash_backward,
-    "_scaled_dot_product_efficient_attention": attention_scratch.efficient_forward,
-    "_scaled_dot_product_efficient_attention_backward": attention_scratch.efficient_backward,
 }
