@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dflash_doctor.errors import DoctorError
-from dflash_doctor.intake.cards import CardChoice, card_from_flags, card_named, with_memory
+from dflash_doctor.intake.cards import DEFAULT_COUNT, CardChoice, card_from_flags, card_named, with_memory
 from dflash_doctor.intake.nvml import FoundGpus
-from dflash_doctor.intake.settings import Place, Problems, Setting, Settings
+from dflash_doctor.intake.settings import Place, Problems, Setting, Settings, plural
 from dflash_doctor.records.plan import Card, RunPlan
 from dflash_doctor.units import format_bytes
 
@@ -24,7 +24,7 @@ def named_cards(settings: Settings, problems: Problems) -> CardChoice | None:
     if "placement.cards" in settings:
         cards: tuple[Card, ...] = settings["placement.cards"].value
         return CardChoice(cards=_resized(cards, count or len(cards)))
-    count = count or num_roles(settings)
+    count = count or min(num_roles(settings), DEFAULT_COUNT)
     gpu, memory = settings.get("placement.gpu"), settings.get("placement.gpu_memory")
     size = int(memory.value) if memory else None
     if gpu is None:
@@ -48,9 +48,10 @@ def place_roles(
     gpus = settings.get("placement.gpus")
     count = int(gpus.value) if gpus else None
     roles_asked = any(f"placement.{role}" in asked for role in ("targets", "drafters"))
+    roles = min(num_roles(settings), DEFAULT_COUNT)
     choice = named_cards(settings, problems)
     if choice is None:
-        choice = _found_or_assumed(find_gpus(), count, num_roles(settings), roles_asked)
+        choice = _found_or_assumed(find_gpus(), count, roles, roles_asked)
     if not choice.cards:
         return settings, choice
     fitted, note = _fit_roles(settings, asked, len(choice.cards))
@@ -108,7 +109,7 @@ def _fit_roles(settings: Settings, asked: Settings, count: int) -> tuple[Setting
         "placement.targets": Setting(value=targets, place=place),
         "placement.drafters": Setting(value=drafters, place=place),
     }
-    roles = f"{targets} target{'s' * (targets > 1)} and {drafters} drafter{'s' * (drafters > 1)}"
+    roles = f"{plural(targets, 'target')} and {plural(drafters, 'drafter')}"
     return fitted, (f"{count} GPUs: {roles}; --targets and --drafters choose otherwise",)
 
 

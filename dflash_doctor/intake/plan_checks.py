@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from dflash_doctor.intake.models import DIMENSIONS, dimension, missing_dimensions
 from dflash_doctor.intake.plan_keys import KEY_OF_FIELD, LAYER_TYPES
-from dflash_doctor.intake.settings import Place, Problems, Settings, did_you_mean, one_of
+from dflash_doctor.intake.settings import Place, Problems, Settings, did_you_mean, one_of, plural
 from dflash_doctor.records.plan import Card, RunPlan
 
 ALLOCATOR_KEYS = (
@@ -212,10 +212,11 @@ def _check_roles(check: PlanCheck) -> None:
     if plan.cards and roles > len(plan.cards):
         field = "num_targets" if "placement.targets" in check.settings else "num_drafters"
         there = "is 1" if len(plan.cards) == 1 else f"are {len(plan.cards)}"
+        asked = f"{plural(plan.num_targets, 'target')} and {plural(plan.num_drafters, 'drafter')}"
         check.require(
             False,
             field,
-            f"{plan.num_targets} targets + {plan.num_drafters} drafters need {roles} GPUs, there {there}",
+            f"{asked} need {roles} GPUs, there {there}",
             "lower --targets or --drafters, or raise --gpus: each role has a GPU of its own",
         )
 

@@ -11,7 +11,14 @@ from dflash_doctor.errors import DoctorError
 from dflash_doctor.intake.placement import named_cards
 from dflash_doctor.intake.plan_build import build_plan
 from dflash_doctor.intake.plan_cards import read_cards
-from dflash_doctor.intake.plan_keys import KEY_OF_PATH, MAX_GPUS, TABLES, TRAINER_TABLES, keys_of_table
+from dflash_doctor.intake.plan_keys import (
+    FLAG_OF_PATH,
+    KEY_OF_PATH,
+    MAX_GPUS,
+    TABLES,
+    TRAINER_TABLES,
+    keys_of_table,
+)
 from dflash_doctor.intake.plan_lines import line_of, lines_of_keys
 from dflash_doctor.intake.plan_values import convert
 from dflash_doctor.intake.presets import plan_preset_text
@@ -51,8 +58,12 @@ def settings_of_file(path: Path, problems: Problems) -> Settings:
 
 
 def settings_of_preset(name: str, problems: Problems) -> Settings:
-    """Read the settings of a plan that ships with the package."""
-    return _settings_of_text(plan_preset_text(name), f"preset {name}", Path(), problems)
+    """Read the settings of a plan that ships with the package; their places are the flags over them."""
+    settings = _settings_of_text(plan_preset_text(name), f"preset {name}", Path(), problems)
+    return {
+        path: Setting(value=setting.value, place=Place(key=FLAG_OF_PATH.get(path, path)))
+        for path, setting in settings.items()
+    }
 
 
 def _settings_of_text(text: str, file: str, folder: Path, problems: Problems) -> Settings:

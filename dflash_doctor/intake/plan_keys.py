@@ -161,6 +161,12 @@ KEYS = (
 )
 
 KEY_OF_PATH = {key.path: key for key in KEYS}
+FLAG_OF_PATH = {key.path: key.flag for key in KEYS if key.flag} | {
+    "model.preset": "--model",
+    "placement.gpus": "--gpus",
+    "placement.gpu": "--gpu",
+    "placement.gpu_memory": "--gpu-memory",
+}
 KEY_OF_FIELD = {key.field: key for key in KEYS}
 
 MODEL_KEYS = ("preset", "config", "id", "name", "origin", "null_keys")

@@ -73,6 +73,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
+def plural(number: int, noun: str) -> str:
+    """Count things: 1 target, 7 targets."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def one_of(words: Iterable[str]) -> str:
     """List the words that are allowed."""
     return "one of " + ", ".join(words)
