@@ -15,9 +15,17 @@ if TYPE_CHECKING:
     from dflash_doctor.doctor import PreflightOutcome
 
 
+class ReportConsole(Console):
+    """A console that leaves a closed pipe to the program, where rich would exit with 1: does not fit."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich caught."""
+        raise BrokenPipeError
+
+
 def stdout_console() -> Console:
     """Make the console of the report: its terminal's width and colours, none in a pipe or with NO_COLOR."""
-    return Console(highlight=False, soft_wrap=False)
+    return ReportConsole(highlight=False, soft_wrap=False)
 
 
 def tell(notes: Sequence[str]) -> None:

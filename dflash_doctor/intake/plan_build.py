@@ -88,6 +88,8 @@ def _inline_model(settings: Settings, place: Place) -> ModelSpec:
         table = config
         for holder in holders:
             table = table.setdefault(holder, {})
+            if not isinstance(table, dict):
+                raise DoctorError(f"{settings['model.null_keys'].place}: {path} leads through a value")
         table[last] = None
     name = str(settings["model.name"].value) if "model.name" in settings else "model"
     origin = str(settings["model.origin"].value) if "model.origin" in settings else f"file {place.file}"

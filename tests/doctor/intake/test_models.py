@@ -33,7 +33,7 @@ def test_every_preset_has_its_dimensions_and_a_source(name: str) -> None:
 def test_transformers_takes_every_preset(name: str) -> None:
     from transformers import AutoConfig
 
-    config = dict(resolve_model(name, flag="--model").config)
+    config: dict[str, Any] = dict(resolve_model(name, flag="--model").config)
     built = AutoConfig.for_model(config.pop("model_type"), **config)
     for key, value in config.items():
         if key != "full_attention_interval":

@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def _ask(found: tuple[Card, ...] = (), **flags: str | Path) -> PlanInput:
     return plan_from_flags(PlanFlags(**flags), find_gpus=lambda: FoundGpus(cards=found, reason=reason))  # type: ignore[arg-type]
 
 
-def _refused(**flags: str) -> DoctorError:
+def _refused(**flags: Any) -> DoctorError:
     with pytest.raises(DoctorError) as caught:
         _ask(**flags)
     assert caught.value.exit_code == 2
@@ -152,7 +153,7 @@ def test_more_gpus_than_there_are_are_taken_to_be_empty() -> None:
     ],
 )
 def test_roles_that_nobody_asked_for_follow_the_gpus(
-    flags: dict[str, str], roles: tuple[int, int, int]
+    flags: dict[str, Any], roles: tuple[int, int, int]
 ) -> None:
     assert _roles(_ask(**flags)) == roles
 
