@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from dflash_doctor.errors import DoctorError
+from dflash_doctor.intake.presets import model_names
 
 CONNECT_SECONDS = 3.0
 FETCH_SECONDS = 20.0
 
 _INSTEAD = (
-    "pass {flag} a config.json, a folder that holds one, or a preset "
-    "(`dflash-doctor preflight --help` lists them); only the dimensions are needed, never the weights"
+    "pass {flag} a config.json, a folder that holds one, or a preset ({presets}); "
+    "only the dimensions are needed, never the weights"
 )
 
 
@@ -49,7 +50,7 @@ def _cached(model_id: str) -> str | None:
 def _download(model_id: str, flag: str) -> str:
     from huggingface_hub import constants
 
-    hint = _INSTEAD.format(flag=flag)
+    hint = _INSTEAD.format(flag=flag, presets=", ".join(model_names()))
     if constants.is_offline_mode():
         raise DoctorError(
             f"{flag}: {model_id} is not in the local cache, and HF_HUB_OFFLINE is set", hint=hint

@@ -81,9 +81,8 @@ def _syntax_error(error: tomllib.TOMLDecodeError, file: str, text: str) -> Docto
     message = re.sub(r"\s*\(at .*\)$", "", str(error))
     written = text.splitlines()[line - 1].strip() if 0 < line <= len(text.splitlines()) else ""
     shown = f": {written}" if written else ""
-    return DoctorError(
-        f"{file}:{line}: not valid TOML: {message}{shown}", hint='texts need quotes, as in dtype = "bfloat16"'
-    )
+    hint = 'texts need quotes, as in dtype = "bfloat16"' if message.startswith("Invalid value") else None
+    return DoctorError(f"{file}:{line}: not valid TOML: {message}{shown}", hint=hint)
 
 
 class _Reader:
