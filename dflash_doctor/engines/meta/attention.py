@@ -31,8 +31,8 @@ def scaled_dot_product_attention(
     """
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if attn_mask is not None and attn_mask.dtype == torch.bool and not _is_math(query, attn_mask):
-        attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
-    if _fits_flash(query, key, attn_mask, needs_grad, device):
+        attn_mask = _additive(attn_mask, query.dtype)
+    if _fits_flash(query, key, attn_mask, needs_grad, dropout_p, device):
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if _fits_efficient(query, attn_mask, needs_grad):
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale, needs_grad)
@@ -45,15 +45,23 @@ def _is_math(query: torch.Tensor, mask: torch.Tensor) -> bool:
     return query.dtype not in (torch.float16, torch.bfloat16, torch.float32) or mask.requires_grad
 
 
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Turn a boolean mask into one that is added (`convert_boolean_attn_mask`, attention.cpp)."""
+    kept, hidden = (mask.new_full((), value, dtype=dtype) for value in (0.0, float("-inf")))
+    return torch.where(mask, kept, hidden)
+
+
 def _fits_flash(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, needs_grad: bool, device: Device
-) -> bool:
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, needs_grad: bool, dropout_p: float,
+    device: Device,
+) -> bool:  # fmt: skip
     width = query.shape[-1]
     if mask is not None or query.dtype not in (torch.float16, torch.bfloat16) or query.dim() != 4:
         return False
     if device.compute_capability < (8, 0) or width > 256 or key.shape[-1] != width:
         return False
-    return not (needs_grad and width > 192 and device.compute_capability in ((8, 6), (8, 9), (12, 0), (12, 1)))
+    small = device.compute_capability in ((8, 6), (8, 9), (12, 0), (12, 1))
+    return not (needs_grad and small and width > 192 and (width <= 224 or dropout_p > 0))
 
 
 def _fits_efficient(query: torch.Tensor, mask: torch.Tensor | None, needs_grad: bool) -> bool:

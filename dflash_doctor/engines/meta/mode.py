@@ -27,7 +27,10 @@ _INSTEAD: dict[str, Any] = {
 
 _SCRATCH = scratch.MODELS | attention_scratch.MODELS
 
-_BIRTH_ORDER: dict[str, tuple[int, ...]] = {"_scaled_dot_product_efficient_attention": (2, 3, 0, 1)}
+_BIRTH_ORDER: dict[str, tuple[int, ...]] = {
+    "_scaled_dot_product_efficient_attention": (2, 3, 0, 1),
+    "native_dropout": (1, 0),
+}
 """Order in which a kernel allocates its outputs, where it is not their own."""
 
 
@@ -95,12 +98,9 @@ class MetaMode(TorchDispatchMode):
         held: list[int] = []
         writes: list[int] = []
 
-        def give() -> None:
-            if not writes:
-                writes.extend(
-                    k if k is not None else recorder.adopt(t, "activations", site)
-                    for t, k in zip(outputs, known, strict=True)
-                )
+        def give(count: int | None = None) -> None:
+            for output, storage in list(zip(outputs, known, strict=True))[len(writes) : count]:
+                writes.append(storage if storage is not None else recorder.adopt(output, "activations", site))
 
         model = _SCRATCH.get(info.base)
         if model is not None:
@@ -141,7 +141,7 @@ class MetaMode(TorchDispatchMode):
 
     def _run_scratch(
         self, model: Callable[[scratch.Call], None], call: tuple[Any, Any, Any, Any], site: Site,
-        held: list[int], give: Callable[[], None],
+        held: list[int], give: Callable[..., None],
     ) -> None:  # fmt: skip
         """Replay what a kernel allocates; `held` ends with the scratch that it did not drop."""
         args, kwargs, inputs, outputs = call

@@ -27,8 +27,8 @@ class Call:
     """Allocate scratch of so many bytes and this dtype; what is not dropped lives to the op's end."""
     drop: Callable[[int], None]
     """Free scratch."""
-    give: Callable[[], None]
-    """Allocate the op's outputs."""
+    give: Callable[..., None]
+    """Allocate the op's outputs, or only the first so many of them."""
     inputs: list[torch.Tensor] = field(default_factory=list)
 
     def copy(self, tensor: torch.Tensor) -> int:
@@ -98,16 +98,20 @@ def _embedding_backward(call: Call) -> None:
 
 def _convolution(call: Call) -> None:
     """A convolution makes its input contiguous; depthwise needs nothing more (Convolution.cpp)."""
-    for tensor in call.args[:2]:
+    for tensor in call.inputs:
         if not tensor.is_contiguous():
             call.copy(tensor)
 
 
 def _cumsum(call: Call) -> None:
-    """Cumulative sums first convert their input to the dtype of the result (ReduceOps.cpp)."""
+    """A cumulative sum converts its input to the result's dtype; over all elements, cub scans (ScanKernels)."""
     source, out = call.args[0], call.outputs[0]
     if source.dtype != out.dtype:
         call.copy(out)
+    dim = call.args[1] if len(call.args) > 1 else call.kwargs["dim"]
+    if source.dim() and source.shape[dim] == source.numel():
+        call.give()
+        call.take(1279, "uint8")
 
 
 def _reduction(call: Call) -> None:
@@ -136,4 +140,5 @@ MODELS: dict[str, Callable[[Call], None]] = {
     "embedding_dense_backward": _embedding_backward,
     "cumsum": _cumsum,
     "convolution": _convolution,
+    "convolution_backward": _convolution,
 }
