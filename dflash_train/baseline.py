@@ -16,9 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 from dflash_train.models.anchors import get_base_indices_for_anchored_blocks
+from dflash_train.models.drafter import Drafter
+from dflash_train.models.tables import FrozenTables
 from dflash_train.models.target import FINAL_NORM_NAMES, find_layers
+from dflash_train.steps import DraftBatch, FeatureSlot
 
 
 @torch.no_grad()
@@ -85,3 +89,58 @@ def baseline_draft_loss(
 
 def _widen(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+class BaselineOptimizer:
+    """Update bfloat16 weights from float32 masters, all gradients copied to float32 at once."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], name: str) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.masters = [nn.Parameter(p.detach().float()) for p in self.parameters]
+        if name == "sgd":
+            self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.masters, lr=1e-4)
+        else:
+            fused = True if name == "adamw-fused" else None
+            self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4, fused=fused)
+
+    def step(self) -> None:
+        """Widen the gradients, update the masters and copy them back."""
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+            parameter.grad = None
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            parameter.data.copy_(master.data)
+
+
+def baseline_draft_step(
+    drafter: Drafter,
+    tables: FrozenTables,
+    batch: DraftBatch,
+    slot: FeatureSlot,
+    anchors_A: Tensor,
+    optimizer: BaselineOptimizer,
+) -> Tensor:
+    """Run forward, full-sequence loss, backward and the optimizer on one packed row; return the loss."""
+    if slot.last_hidden_TH is None or tables.final_norm is None:
+        raise ValueError("the full-sequence loss needs the last hidden state and the final norm")
+    with record_function("phase:forward"):
+        hidden_1RH = drafter(
+            tables.embed(batch.block_ids_R)[None],
+            slot.features_TF[None],
+            batch.positions_S[None],
+            batch.masks,
+        )
+        loss = baseline_draft_loss(
+            hidden_1RH,
+            slot.last_hidden_TH[None],
+            tables.final_norm,
+            tables.head_VH,
+            anchors_A,
+            batch.block_size,
+        )
+    loss.backward()  # type: ignore[no-untyped-call]
+    with record_function("phase:optimizer"):
+        optimizer.step()
+    return loss.detach()

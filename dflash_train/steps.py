@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from dflash_train.models.anchors import (
     AnchoredBlocks,
@@ -181,9 +182,11 @@ def draft_step(
     lr: float,
 ) -> StepResult:
     """Run forward, loss, backward, clipping and the optimizer on one packed row."""
-    result = draft_loss(drafter, tables, batch, slot, settings)
+    with record_function("phase:forward"):
+        result = draft_loss(drafter, tables, batch, slot, settings)
     result.loss.backward()  # type: ignore[no-untyped-call]
-    grad_norm = optimizer.step(lr)
+    with record_function("phase:optimizer"):
+        grad_norm = optimizer.step(lr)
     supervised_Ab = (batch.weights_P > 0).view(-1, batch.block_size - 1)
     correct_Ab = result.correct_P.view(-1, batch.block_size - 1) & supervised_Ab
     return StepResult(
@@ -237,6 +240,7 @@ def synthetic_draft_batch(
     vocab_size: int = 1000,
     mask_token_id: int = 0,
     backend: str = "sdpa",
+    gamma: float | None = None,
 ) -> DraftBatch:
     """Prepare a batch of given sizes: documents of one length, anchors spread evenly over the row."""
     lengths = synthetic_document_lengths(token_budget, document_length)
@@ -250,6 +254,7 @@ def synthetic_draft_batch(
         drafter_patterns=drafter_patterns,
         mask_token_id=mask_token_id,
         backend=backend,
+        gamma=gamma,
     )
     return batch.to(device)
 

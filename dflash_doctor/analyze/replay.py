@@ -20,7 +20,8 @@ def replay(
 ) -> Replay:
     """Replay a trace, its steady stretch `steps` times, under a cap of reserved bytes.
 
-    Stops at the first request that cannot be had. Peaks are in bytes, of blocks and of segments.
+    A storage that the steady stretch makes and keeps is made once. Stops at the first request that
+    cannot be had. Peaks are in bytes, of blocks and of segments.
     """
     device = CachingAllocator(cap=cap, expandable=is_expandable(allocator))
     sizes = [storage.bytes for storage in trace.storages]
@@ -36,7 +37,7 @@ def replay(
                 device.free(block)
             continue
         size = sizes[number - 1]
-        if size == 0:
+        if size == 0 or number - 1 in blocks:
             continue
         try:
             blocks[number - 1] = device.malloc(size)

@@ -6,12 +6,9 @@ from typing import Any
 
 import torch
 
-from dflash_doctor.engines.meta.choices import cuda_choices
-from dflash_doctor.engines.meta.device import Device
 from dflash_doctor.engines.meta.linear_attention import linear_attention
-from dflash_doctor.engines.meta.mode import MetaMode
-from dflash_doctor.engines.meta.modules import follow_modules
 from dflash_doctor.engines.meta.recorder import Recorder
+from dflash_doctor.engines.meta.session import device_of, meta_session
 from dflash_doctor.engines.models import build_causal_lm
 from dflash_doctor.errors import DoctorError
 from dflash_doctor.records.plan import ProfileRequest
@@ -23,21 +20,10 @@ FORWARDS, TRAIN_STEPS = 2, 3
 def trace_profile(request: ProfileRequest) -> AllocationTrace:
     """Run the request on meta: two forwards, or three training steps, after loading."""
     started = time.perf_counter()
-    device = Device()
-    if request.card is not None:
-        device = Device(
-            compute_capability=request.card.compute_capability,
-            num_multiprocessors=request.card.num_multiprocessors,
-        )
     dtype = getattr(torch, request.dtype)
     model = build_causal_lm(request.model.config, dtype=dtype, attention=request.attention)
     recorder = Recorder()
-    with (
-        linear_attention(request.linear_attention),
-        follow_modules(recorder, model),
-        cuda_choices(device),
-        MetaMode(recorder, device),
-    ):
+    with meta_session(recorder, device_of(request.card)), linear_attention(request.linear_attention):
         load(model, recorder)
         ids = torch.zeros(request.batch, request.seq, dtype=torch.long).to("meta")
         recorder.set_category([ids], "inputs")

@@ -11,17 +11,20 @@ from dflash_doctor.engines.meta.recorder import Recorder
 
 
 @contextmanager
-def follow_modules(recorder: Recorder, *roots: torch.nn.Module) -> Iterator[None]:
-    """Keep `recorder.module` at the dotted path of the module whose forward runs."""
+def follow_modules(recorder: Recorder) -> Iterator[None]:
+    """Keep `recorder.module` at the dotted path of the module whose forward runs.
+
+    The outermost module that runs gives the names of those inside it.
+    """
     names: dict[int, str] = {}
-    for root in roots:
-        for name, module in root.named_modules():
-            names.setdefault(id(module), name or type(module).__name__)
     outer: list[str] = []
 
     def enter(module: torch.nn.Module, args: Any) -> None:
+        if id(module) not in names:
+            for name, inner in module.named_modules():
+                names.setdefault(id(inner), name or type(module).__name__)
         outer.append(recorder.module)
-        recorder.module = names.get(id(module)) or type(module).__name__
+        recorder.module = names[id(module)]
 
     def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
         recorder.module = outer.pop() if outer else ""

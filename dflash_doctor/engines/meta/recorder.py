@@ -24,6 +24,9 @@ DEEP_STACK_BYTES = 1 << 20
 """Storages of at least this size keep their Python stack, smaller ones one line."""
 STACK_DEPTH = 8
 
+LONG_LIVED = frozenset({"gradients", "optimizer_state", "workspace"})
+"""What the first step makes and later ones use again."""
+
 _HIDDEN_FOLDERS = (
     torch.__path__[0],
     __file__.rpartition("/")[0],
@@ -172,6 +175,10 @@ class Recorder:
     def alive(self) -> set[int]:
         """Give the ids of all storages that are alive."""
         return set(self._id_of.values())
+
+    def are_long_lived(self, storages: Iterable[int]) -> bool:
+        """Say whether all these storages are of a kind that lives through further steps."""
+        return all(self._category[storage] in LONG_LIVED for storage in storages)
 
     # -- ops ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,33 @@
+"""Everything that must be in place while a step runs on meta."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dflash_doctor.engines.meta.choices import cuda_choices
+from dflash_doctor.engines.meta.device import Device
+from dflash_doctor.engines.meta.flex import flex_stand_in
+from dflash_doctor.engines.meta.mode import MetaMode
+from dflash_doctor.engines.meta.modules import follow_modules
+from dflash_doctor.engines.meta.recorder import Recorder
+from dflash_doctor.records.plan import Card
+
+
+def device_of(card: Card | None) -> Device:
+    """Take the device's kind from a card; None is compute capability 12.0."""
+    if card is None:
+        return Device()
+    return Device(
+        compute_capability=card.compute_capability, num_multiprocessors=card.num_multiprocessors
+    )
+
+
+@contextmanager
+def meta_session(recorder: Recorder, device: Device) -> Iterator[None]:
+    """Record every op on meta tensors, with CUDA's choices and kernels, until the context ends."""
+    with (
+        flex_stand_in(),
+        follow_modules(recorder),
+        cuda_choices(device),
+        MetaMode(recorder, device),
+    ):
+        yield
