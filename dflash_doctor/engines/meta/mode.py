@@ -10,6 +10,7 @@ from dflash_doctor.engines.meta import attention_scratch, scratch
 from dflash_doctor.engines.meta.accumulation import is_accumulation, sole_use_count, takes_in_place
 from dflash_doctor.engines.meta.attention import efficient_backward, efficient_forward
 from dflash_doctor.engines.meta.device import Device
+from dflash_doctor.engines.meta.memo import OutputMemo
 from dflash_doctor.engines.meta.ops import OpInfo, distinct_elements, info_of, tensors_in
 from dflash_doctor.engines.meta.recorder import DEEP_STACK_BYTES, STACK_DEPTH, Recorder
 from dflash_doctor.engines.meta.shadows import Shadows, is_integer
@@ -42,6 +43,7 @@ class MetaMode(TorchDispatchMode):
         self.recorder = recorder
         self.device = device
         self.shadows = Shadows()
+        self._memo = OutputMemo()
         recorder.on_death = self.shadows.drop
         sole_use_count()
         self._workspaces: set[tuple[bool, str]] = set()
@@ -71,8 +73,12 @@ class MetaMode(TorchDispatchMode):
             out = self._run_value_shape(func, info, args, named)
         elif is_accumulation(info.base, args, 1) and takes_in_place(args[0]):
             out = args[0]
+        elif info.base in _INSTEAD:
+            out = _INSTEAD[info.base](*args, **named)
+        elif info.mutates or info.is_view:
+            out = func(*args, **named)
         else:
-            out = _INSTEAD.get(info.base, func)(*args, **named)
+            out = self._memo.run(func, args, named)
         self._record(func, info, args, named, inputs, out)
         return out
 

@@ -3,7 +3,7 @@
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ class Recorder:
         self._id_of: dict[int, int] = {}
         self._watch: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._sites: dict[tuple[Any, ...], Site] = {}
-        self._lines: dict[tuple[Any, int], SourceLine] = {}
+        self._lines: dict[int, tuple[CodeType, dict[int, SourceLine] | None]] = {}
         self.on_death: Callable[[int], None] | None = None
         self._forward_of_node: dict[int, tuple[str, tuple[SourceLine, ...]]] = {}
         self.set_phase("load")
@@ -83,16 +83,19 @@ class Recorder:
         return "backward" if in_backward else self.phase
 
     def _stack(self, depth: int) -> tuple[SourceLine, ...]:
+        """Collect up to `depth` lines of Python outside torch, innermost first."""
         frame: FrameType | None = sys._getframe(3)
         lines: list[SourceLine] = []
         while frame is not None and len(lines) < depth:
             code = frame.f_code
-            if not is_hidden(code.co_filename):
-                key = (code, frame.f_lineno)
-                line = self._lines.get(key)
+            of_code = self._lines.get(id(code))
+            if of_code is None:
+                of_code = self._lines[id(code)] = (code, None if is_hidden(code.co_filename) else {})
+            if of_code[1] is not None:
+                line = of_code[1].get(frame.f_lineno)
                 if line is None:
                     line = SourceLine(file=code.co_filename, line=frame.f_lineno, function=code.co_name)
-                    self._lines[key] = line
+                    of_code[1][frame.f_lineno] = line
                 lines.append(line)
             frame = frame.f_back
         return tuple(lines)
@@ -111,7 +114,7 @@ class Recorder:
             known = self._forward_of_node.get(number)
             if known is None or len(known[1]) < len(stack):
                 self._forward_of_node[number] = (module, stack)
-        key = (module, op, phase, stack)
+        key = (module, op, phase, *map(id, stack))
         known_site = self._sites.get(key)
         if known_site is None:
             known_site = self._sites[key] = Site(module=module, op=op, phase=phase, stack=stack)

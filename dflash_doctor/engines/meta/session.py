@@ -1,5 +1,6 @@
 """Everything that must be in place while a step runs on meta."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,9 +23,21 @@ def device_of(card: Card | None) -> Device:
 
 
 @contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Let Python look for garbage cycles seldom: the books of a trace are many small objects."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
 def meta_session(recorder: Recorder, device: Device) -> Iterator[None]:
     """Record every op on meta tensors, with CUDA's choices and kernels, until the context ends."""
     with (
+        _seldom_collected(),
         flex_stand_in(),
         follow_modules(recorder),
         cuda_choices(device),
