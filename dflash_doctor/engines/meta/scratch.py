@@ -118,8 +118,8 @@ def _reduction(call: Call) -> None:
     """A sum over many rows and few outputs is split over blocks and staged in global memory."""
     call.give()
     source = call.args[0]
-    dims = call.args[1] if len(call.args) > 1 else None
-    dims = dims if isinstance(dims, (list, tuple)) else call.kwargs.get("dim")
+    dims = next((arg for arg in call.args[1:] if isinstance(arg, (list, tuple))), None)
+    dims = dims if dims is not None else call.kwargs.get("dim")
     axes = range(source.dim()) if not dims else dims
     for size in reduction_buffers(source, _positive(axes, source.dim()), call.device):
         call.take(size, "uint8")
@@ -136,6 +136,8 @@ MODELS: dict[str, Callable[[Call], None]] = {
     "baddbmm": _product,
     "sum": _reduction,
     "mean": _reduction,
+    "amax": _reduction,
+    "linalg_vector_norm": _reduction,
     "_foreach_norm": _foreach_norm,
     "embedding_dense_backward": _embedding_backward,
     "cumsum": _cumsum,
