@@ -16,11 +16,12 @@ def is_expandable(allocator: str) -> bool:
 
 
 def replay(
-    trace: AllocationTrace, *, cap: int | None = None, allocator: str = "", steps: int = STEADY_STEPS
-) -> Replay:
+    trace: AllocationTrace, *, cap: int | None = None, allocator: str = "", steps: int = STEADY_STEPS,
+    until: str | None = None,
+) -> Replay:  # fmt: skip
     """Replay a trace, its steady stretch `steps` times, under a cap of reserved bytes.
 
-    A storage that the steady stretch makes and keeps is made once. Stops at the first request that
+    `until` names a phase after which to stop. A storage that the steady stretch makes and keeps is made once. Stops at the first request that
     cannot be had. Peaks are in bytes, of blocks and of segments.
     """
     device = CachingAllocator(cap=cap, expandable=is_expandable(allocator))
@@ -30,7 +31,7 @@ def replay(
     peak = reserved_peak = peak_event = reserved_at_peak = 0
     alive: tuple[int, ...] = ()
     failed: tuple[int, int] | None = None
-    for event, number in _numbered(trace, steps):
+    for event, number in _numbered(trace, steps, until):
         if number < 0:
             block = blocks.pop(-number - 1, None)
             if block is not None:
@@ -59,10 +60,16 @@ def replay(
         failed_request_bytes=failed[1] if failed else None,
         num_retries=device.num_retries,
         curve=tuple(curve),
+        allocated_bytes=device.allocated,
+        reserved_bytes=device.reserved,
     )
 
 
-def _numbered(trace: AllocationTrace, steps: int) -> Iterable[tuple[int, int]]:
+def _numbered(trace: AllocationTrace, steps: int, until: str | None) -> Iterable[tuple[int, int]]:
+    if until is not None:
+        stop = next((phase.stop for phase in trace.phases if phase.name == until), 0)
+        yield from enumerate(trace.events[:stop])
+        return
     if trace.steady is None:
         yield from enumerate(trace.events)
         return

@@ -32,6 +32,9 @@ class Replay:
     failed_request_bytes: int | None
     num_retries: int
     curve: tuple[tuple[int, int, int], ...]
+    allocated_bytes: int = 0
+    """At the end, or where the request failed."""
+    reserved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,100 @@
+"""Judge whether a trace fits a card: the capped replay is the criterion, the uncapped one information."""
+
+from dataclasses import dataclass
+
+from dflash_doctor.analyze.replay import is_expandable, replay
+from dflash_doctor.records.plan import ByteBand, Card
+from dflash_doctor.records.report import Replay, Verdict
+from dflash_doctor.records.trace import AllocationTrace
+from dflash_doctor.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A verdict with the replay that shows the peaks and, where it does not fit, the refused request."""
+
+    verdict: Verdict
+    reason: str
+    uncapped: Replay
+    headroom_bytes: int
+    failed_request_bytes: int | None
+
+
+def outside_pytorch(card: Card, num_peers: int) -> ByteBand:
+    """Model what lies outside the allocator: the CUDA context, and NCCL's buffers for each peer."""
+    context, nccl = card.context, card.nccl_per_peer
+    return ByteBand(
+        low=context.low + num_peers * nccl.low,
+        likely=context.likely + num_peers * nccl.likely,
+        high=context.high + num_peers * nccl.high,
+        basis=f"modelled: CUDA context and NCCL buffers for {num_peers} peer{'s' * (num_peers != 1)}",
+    )
+
+
+def judge(
+    trace: AllocationTrace, *, capacity: int, outside: ByteBand, margin: float, allocator: str
+) -> Fit:
+    """Replay a trace's loading and three steady steps without a cap, with the margin, and without it.
+
+    `capacity` is in bytes; the caps are capacity x (1 - margin) - outside, and capacity - outside.
+    """
+    uncapped = replay(trace, allocator=allocator)
+    headroom = capacity - outside.likely - uncapped.peak_reserved_bytes
+    unknown = unknown_value(trace, uncapped.peak_event)
+    if unknown is not None:
+        return Fit(
+            verdict="unknown", reason=unknown, uncapped=uncapped, headroom_bytes=headroom,
+            failed_request_bytes=None,
+        )  # fmt: skip
+    roomy = int(capacity * (1 - margin)) - outside.likely
+    verdict, reason, failed = _try_caps(trace, uncapped, roomy, capacity - outside.likely, allocator)
+    return Fit(
+        verdict=verdict, reason=reason, uncapped=uncapped, headroom_bytes=headroom,
+        failed_request_bytes=failed,
+    )  # fmt: skip
+
+
+def _try_caps(
+    trace: AllocationTrace, uncapped: Replay, roomy: int, whole: int, allocator: str
+) -> tuple[Verdict, str, int | None]:
+    if uncapped.peak_reserved_bytes <= roomy:
+        return "fits", "", None
+    if uncapped.peak_allocated_bytes <= roomy:
+        capped = replay(trace, cap=roomy, allocator=allocator)
+        if capped.failed_at is None:
+            return "fits", "only by giving cached memory back to the driver on the way", None
+    if uncapped.peak_reserved_bytes <= whole:
+        return "tight", "it fits, but with less to spare than the margin", None
+    capped = replay(trace, cap=max(whole, 0), allocator=allocator)
+    if capped.failed_at is None:
+        reason = "it fits with less to spare than the margin, and only by giving cached memory back"
+        return "tight", reason, None
+    return "wont-fit", _failure(trace, capped, allocator), capped.failed_request_bytes
+
+
+def _failure(trace: AllocationTrace, capped: Replay, allocator: str) -> str:
+    if capped.failed_at is None or capped.failed_request_bytes is None:
+        raise ValueError("the replay did not fail")
+    site = trace.storages[abs(trace.events[capped.failed_at]) - 1].site
+    where = site.module or "the step"
+    text = f"{format_bytes(capped.failed_request_bytes)} cannot be had in {where} ({site.op}, {site.phase})"
+    if not is_expandable(allocator) and capped.reserved_bytes - capped.allocated_bytes > (1 << 30):
+        idle = capped.reserved_bytes - capped.allocated_bytes
+        text += f"; {format_bytes(idle)} are reserved but in pieces too small"
+    return text
+
+
+def unknown_value(trace: AllocationTrace, peak_event: int) -> str | None:
+    """Name the first value that was read back before the peak and was not known, if there is one."""
+    doubtful = [read for read in trace.value_reads if not read.known and read.event < peak_event]
+    shaping = [read for read in doubtful if not _is_harmless(read.site.op, read.site.phase)]
+    if not shaping:
+        return None
+    first = min(shaping, key=lambda read: read.event)
+    place = f"{first.site.stack[0].file}:{first.site.stack[0].line}" if first.site.stack else first.site.module
+    return f"the step reads a value back from the device that no forecast can know, at {place}"
+
+
+def _is_harmless(op: str, phase: str) -> bool:
+    """Reads of a loss or of a gradient norm for logging come after the backward pass or in the optimizer."""
+    return phase == "optimizer" and "_local_scalar_dense" in op
