@@ -108,18 +108,114 @@ def is_vague(name: str) -> bool:
     return bool(VAGUE_WORDS & set(name.lower().split("_")))
 
 
-def of_all(files: list[Path], check: str) -> dict[str, list[str]]:
-    """Run a check that takes a source text over files; give the faults by file."""
-    found = {str(file.relative_to(ROOT)): CHECKS[check](file) for file in files}
-    return {name: faults for name, faults in found.items() if faults}
+def read(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
-CHECKS = {
-    "doctor": lambda file: doctor_faults(part_of(file), file.read_text(encoding="utf-8")),
-    "length": lambda file: long_functions(file.read_text(encoding="utf-8")),
-    "relative": lambda file: [
-        f"line {found.line}: {found.module}"
-        for found in imports(file.read_text(encoding="utf-8"))
-        if found.module.startswith(".")
+def show(faults: dict[Path, list[str]]) -> str:
+    return "\n".join(
+        f"{file.relative_to(ROOT)} {fault}" for file, listed in faults.items() for fault in listed
+    )
+
+
+def parts_of_the_doctor() -> list[Path]:
+    return [
+        file
+        for file in SOURCES
+        if file.is_relative_to(ROOT / "dflash_doctor") and part_of(file) not in ("__init__", DATA)
+    ]
+
+
+def test_every_part_of_the_doctor_has_a_rank():
+    assert {part_of(file) for file in parts_of_the_doctor()} <= set(RANKS)
+
+
+def test_imports_point_one_way():
+    assert not show({file: doctor_faults(part_of(file), read(file)) for file in parts_of_the_doctor()})
+
+
+def test_imports_are_absolute_and_never_of_tests():
+    files = [file for file in SOURCES if file.relative_to(ROOT).parts[0] in PACKAGES]
+    wrong = {
+        file: [
+            f"line {found.line}: {found.module}"
+            for found in imports(read(file))
+            if found.module.startswith((".", "tests"))
+        ]
+        for file in files
+    }
+    assert not show(wrong)
+
+
+def test_presets_hold_data_only():
+    files = [file for file in (ROOT / "dflash_doctor" / DATA).rglob("*") if "__pycache__" not in file.parts]
+    assert {file.suffix for file in files if file.is_file()} <= {".json", ".toml", ".py"}
+    for file in files:
+        if file.suffix == ".py":
+            assert [type(node) for node in ast.parse(read(file)).body] == [ast.Expr], file
+
+
+def test_files_are_short():
+    lengths = {str(file.relative_to(ROOT)): len(read(file).splitlines()) for file in SOURCES}
+    assert not {name: length for name, length in lengths.items() if length > MAX_FILE_LINES}
+
+
+def test_functions_are_short():
+    assert not show({file: long_functions(read(file)) for file in SOURCES})
+
+
+def test_names_say_their_subject():
+    assert not [file for file in SOURCES if any(map(is_vague, file.relative_to(ROOT).with_suffix("").parts))]
+
+
+def test_the_top_level_is_what_it_should_be():
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    top = {name.split("/")[0] for name in listed.splitlines()}
+    assert {name for name in top if not name.startswith(".")} <= TOP_LEVEL
+
+
+@pytest.mark.parametrize(
+    ("part", "source", "fault"),
+    [
+        ("intake", "from dflash_doctor.engines import profile", "line 1: intake imports engines"),
+        (
+            "records",
+            "import dflash_doctor.units\nimport dflash_doctor.rules",
+            "line 2: records imports rules",
+        ),
+        ("units", "from dflash_doctor import records", "line 1: units imports records"),
+        ("forecast", "def f():\n    from dflash_doctor import doctor", "line 2: forecast imports doctor"),
+        ("rules", "def f():\n    import torch.nn", "line 2: only engines import torch"),
+        ("intake", "from transformers import AutoConfig", "line 1: transformers is imported at start"),
+        ("engines", "from dflash_train import steps", "line 1: the doctor imports the trainer"),
+        ("render", "from dflash_doctor.presets import cards", "line 1: only intake reads presets"),
     ],
-}
+)
+def test_a_wrong_import_is_found(part, source, fault):
+    assert doctor_faults(part, source) == [fault]
+
+
+@pytest.mark.parametrize(
+    ("part", "source"),
+    [
+        ("cli", "from dflash_doctor import __version__, doctor\nfrom dflash_doctor.rules import registry"),
+        ("engines", "import torch\nfrom dflash_doctor.engines.meta import mode"),
+        ("intake", "def f():\n    from transformers import AutoConfig"),
+        ("intake", "from dflash_doctor import presets"),
+    ],
+)
+def test_right_imports_pass(part, source):
+    assert not doctor_faults(part, source)
+
+
+def test_a_long_function_is_found():
+    body = "    a = 1\n" * MAX_BODY_LINES
+    assert not long_functions(f"def f(\n    b,\n    c,\n):\n{body}")
+    assert long_functions(f"def f():\n{body}    b = 1\n") == [f"line 1: f has {MAX_BODY_LINES + 1} lines"]
+
+
+def test_a_vague_name_is_found():
+    assert is_vague("memory_utils")
+    assert not is_vague("utilisation")
