@@ -87,6 +87,10 @@ class Pool:
             best, at = other, at + 1
         return best
 
+    def sizes(self) -> list[int]:
+        """List the sizes of the free blocks, smallest first."""
+        return [size for size, _ in self._order]
+
     def blocks(self) -> list[Block]:
         """List the free blocks, smallest first."""
         return [self._blocks[address] for _, address in self._order]
@@ -136,6 +140,11 @@ class CachingAllocator:
         block.free = True
         self._merge_neighbours(pool, block)
         pool.add(block)
+
+    def layout(self) -> tuple[int, int, list[int], list[int]]:
+        """Describe the state: bytes allocated and reserved, and the sizes of the free blocks of each pool."""
+        small, large = (self._pools[kind].sizes() for kind in (True, False))
+        return self.allocated, self.reserved, small, large
 
     def release_cached(self) -> None:
         """Give every wholly free segment (or page, where segments expand) back to the driver."""

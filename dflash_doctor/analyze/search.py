@@ -34,39 +34,54 @@ def largest_fitting(
     `probe` is asked a few times, and no more once `is_late`; `smallest` is the least budget that makes a
     step at all. Returns the budget and how it was found, or None with the reason.
     """
-    low: Probe | None = None
+    fitting: list[Probe] = []
     high: Probe | None = None
     budget = max(start // STEP * STEP, STEP)
     for _ in range(MAX_PROBES):
         found = probe(budget)
         if found.verdict == "unknown":
             return None, "the forecast of this plan is unknown"
-        low, high = (found, high) if found.fits else (low, found)
-        if low is not None and high is not None and high.token_budget - low.token_budget <= STEP:
+        if found.fits:
+            fitting.append(found)
+        else:
+            high = found
+        if fitting and high is not None and high.token_budget - fitting[-1].token_budget <= STEP:
             break
-        if low is not None and low.token_budget >= LARGEST:
+        if fitting and fitting[-1].token_budget >= LARGEST:
             return LARGEST, f"searched up to {LARGEST:,} tokens"
         if high is not None and high.token_budget <= max(smallest, STEP):
             return None, f"not even {high.token_budget:,} tokens fit"
         if is_late():
-            found_text = "the search ran out of time: a larger one may fit"
-            return (low.token_budget, found_text) if low is not None else (None, "the search ran out of time")
-        budget = _next(low, high, smallest)
+            if fitting:
+                return fitting[-1].token_budget, "the search ran out of time: a larger one may fit"
+            return None, "the search ran out of time"
+        budget = _next(fitting, high, smallest)
+    low = fitting[-1] if fitting else None
     if low is None:
         return None, "no budget that fits was found"
     return low.token_budget, "searched, rounded down to 1,024"
 
 
-def _next(low: Probe | None, high: Probe | None, smallest: int) -> int:
+def _next(fitting: list[Probe], high: Probe | None, smallest: int) -> int:
+    """Choose the next budget: beyond the last that fits by the slope seen, or between the two sides."""
     floor = -(-max(smallest, STEP) // STEP) * STEP
-    if low is None and high is not None:
+    if not fitting and high is not None:
         return max(high.token_budget // 2 // STEP * STEP, floor)
-    if high is None and low is not None:
-        return min(low.token_budget * 2, LARGEST)
-    if low is None or high is None:
-        raise ValueError("a search needs one probe")
-    span = high.token_budget - low.token_budget
-    fall = low.spare_bytes - high.spare_bytes
-    share = low.spare_bytes / fall if fall > 0 else 0.5
-    guess = low.token_budget + int(span * min(max(share, 0.02), 0.98)) // STEP * STEP
+    low = fitting[-1]
+    if high is None:
+        if len(fitting) < 2:
+            return min(low.token_budget * 2, LARGEST)
+        return min(_where_spare_ends(fitting[-2], low), LARGEST)
+    guess = _where_spare_ends(low, high)
     return min(max(guess, low.token_budget + STEP), high.token_budget - STEP)
+
+
+def _where_spare_ends(one: Probe, other: Probe) -> int:
+    """Follow the line through two probes to no spare bytes, rounded down, at least one step beyond one."""
+    fall = one.spare_bytes - other.spare_bytes
+    span = other.token_budget - one.token_budget
+    if fall <= 0 or span <= 0:
+        return other.token_budget * 2
+    beyond = one.spare_bytes * span // fall
+    furthest = other if other.fits else one
+    return max((one.token_budget + beyond) // STEP * STEP, furthest.token_budget + STEP)

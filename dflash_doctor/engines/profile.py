@@ -51,8 +51,7 @@ def load(model: torch.nn.Module, recorder: Recorder) -> None:
     tie = getattr(model, "tie_weights", None)
     if callable(tie):
         tie()
-    recorder.set_category(model.parameters(), "weights")
-    recorder.set_category(model.buffers(), "buffers")
+    recorder.name_parameters(model)
 
 
 def _run(request: ProfileRequest, model: torch.nn.Module, ids: torch.Tensor, recorder: Recorder) -> None:

@@ -86,8 +86,7 @@ def load_step(reference: str, flag: str) -> Callable[..., Any]:
 def _mark(recorder: Recorder, module: Any, step: Any) -> None:
     """Say what the tensors that live through all steps are."""
     if isinstance(module, torch.nn.Module):
-        recorder.set_category(module.parameters(), "weights")
-        recorder.set_category(module.buffers(), "buffers")
+        recorder.name_parameters(module)
     holds: Mapping[Category, Any] = getattr(step, "holds", {})
     for category, tensors in holds.items():
         recorder.set_category(tensors, category)

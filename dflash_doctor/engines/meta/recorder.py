@@ -175,6 +175,20 @@ class Recorder:
             if known is not None:
                 self._category[known] = category
 
+    def name_parameters(self, module: torch.nn.Module) -> None:
+        """Give parameters and buffers their own names as sites, and their categories."""
+        named: list[tuple[str, torch.Tensor, Category]] = [
+            *((name, tensor, "weights") for name, tensor in module.named_parameters()),
+            *((name, tensor, "buffers") for name, tensor in module.named_buffers()),
+        ]
+        for name, tensor, category in named:
+            known = self.id_of(tensor)
+            if known is not None:
+                self._category[known] = category
+                size, shape, dtype, site, born = self._storages[known]
+                site = Site(module=name, op="load", phase=site.phase, stack=())
+                self._storages[known] = (size, shape, dtype, site, born)
+
     def alive(self) -> set[int]:
         """Give the ids of all storages that are alive."""
         return set(self._id_of.values())
