@@ -1,4 +1,4 @@
-"""The main path: a plan becomes a forecast, the forecast findings, the findings a report and a mended plan."""
+"""The main path: from a plan to a forecast, to findings, to a report and a mended plan."""
 
 import time
 from collections.abc import Callable
@@ -134,9 +134,7 @@ def look_further(
         for anchors in (plan.max_anchors, plan.max_anchors // 2, plan.max_anchors * 2):
             if is_late() or anchors < 1 or budget < anchors * plan.draft.block_size:
                 continue
-            cells.append(
-                forecaster.what_if(replace(plan, token_budget=budget, max_anchors=anchors), plan)
-            )
+            cells.append(forecaster.what_if(replace(plan, token_budget=budget, max_anchors=anchors), plan))
     return largest, reason, tuple(cells)
 
 

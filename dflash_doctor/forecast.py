@@ -45,7 +45,7 @@ class Forecaster:
 
     def forecast(self, plan: RunPlan) -> Forecast:
         """Forecast every GPU of a plan."""
-        traces = {role: self.trace(plan, role) for role in roles_of(plan)}
+        traces: dict[str, AllocationTrace] = {role: self.trace(plan, role) for role in roles_of(plan)}
         gpus = tuple(self._gpu(plan, traces, index, card) for index, card in enumerate(plan.cards))
         return Forecast(traces=traces, gpus=gpus)
 
@@ -56,9 +56,7 @@ class Forecaster:
             self._traces[key] = trace_role(plan, role)
         return self._traces[key]
 
-    def _gpu(
-        self, plan: RunPlan, traces: Mapping[RoleName, AllocationTrace], index: int, card: Card
-    ) -> GpuReport:
+    def _gpu(self, plan: RunPlan, traces: Mapping[str, AllocationTrace], index: int, card: Card) -> GpuReport:
         role = role_of(plan, index)
         if role == "idle":
             return idle_report(index, card, outside_pytorch(card, 0))

@@ -140,7 +140,7 @@ def baseline_draft_step(
             anchors_A,
             batch.block_size,
         )
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     with record_function("phase:optimizer"):
         optimizer.step()
     return loss.detach()

@@ -98,9 +98,7 @@ class DraftStep:
         """Run one packed row."""
         slot = self.slots[self.next_slot]
         self.next_slot = (self.next_slot + 1) % len(self.slots)
-        return draft_step(
-            self.drafter, self.tables, self.batch, slot, self.optimizer, self.settings, lr=1e-4
-        )
+        return draft_step(self.drafter, self.tables, self.batch, slot, self.optimizer, self.settings, lr=1e-4)
 
 
 class BaselineDraftStep:
@@ -171,7 +169,7 @@ def _baseline_target(
     plan: RunPlan, config: Any, ids: Sequence[int], device: torch.device
 ) -> tuple[nn.Module, BaselineTargetStep]:
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, plan.dtype), attn_implementation=plan.attention
         )
     model = model.eval().requires_grad_(False)
@@ -267,7 +265,7 @@ def allocate_slots(
 
 def final_norm(config: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """Build a norm of the size of the target's final one, for forecasts."""
-    eps = getattr(config, "rms_norm_eps", None) or getattr(config, "layer_norm_epsilon", 1e-6)
+    eps: Any = getattr(config, "rms_norm_eps", None) or getattr(config, "layer_norm_epsilon", 1e-6)
     return RMSNorm(config.hidden_size, eps, device=device, dtype=dtype).requires_grad_(False)
 
 

@@ -184,7 +184,7 @@ def draft_step(
     """Run forward, loss, backward, clipping and the optimizer on one packed row."""
     with record_function("phase:forward"):
         result = draft_loss(drafter, tables, batch, slot, settings)
-    result.loss.backward()  # type: ignore[no-untyped-call]
+    result.loss.backward()
     with record_function("phase:optimizer"):
         grad_norm = optimizer.step(lr)
     supervised_Ab = (batch.weights_P > 0).view(-1, batch.block_size - 1)

@@ -31,9 +31,7 @@ def outside_pytorch(card: Card, num_peers: int) -> ByteBand:
     )
 
 
-def judge(
-    trace: AllocationTrace, *, capacity: int, outside: ByteBand, margin: float, allocator: str
-) -> Fit:
+def judge(trace: AllocationTrace, *, capacity: int, outside: ByteBand, margin: float, allocator: str) -> Fit:
     """Replay a trace's loading and three steady steps without a cap, with the margin, and without it.
 
     `capacity` is in bytes; the caps are capacity x (1 - margin) - outside, and capacity - outside.
@@ -85,16 +83,17 @@ def _failure(trace: AllocationTrace, capped: Replay, allocator: str) -> str:
 
 
 def unknown_value(trace: AllocationTrace, peak_event: int) -> str | None:
-    """Name the first value that was read back before the peak and was not known, if there is one."""
-    doubtful = [read for read in trace.value_reads if not read.known and read.event < peak_event]
-    shaping = [read for read in doubtful if not _is_harmless(read.site.op, read.site.phase)]
+    """Name the first value that was read back before the peak and was not known, if there is one.
+
+    Single floating-point numbers (a loss, a gradient norm) are read for logging and decide no shape.
+    """
+    shaping = [
+        read for read in trace.value_reads if not read.known and not read.floating and read.event < peak_event
+    ]
     if not shaping:
         return None
     first = min(shaping, key=lambda read: read.event)
-    place = f"{first.site.stack[0].file}:{first.site.stack[0].line}" if first.site.stack else first.site.module
+    place = (
+        f"{first.site.stack[0].file}:{first.site.stack[0].line}" if first.site.stack else first.site.module
+    )
     return f"the step reads a value back from the device that no forecast can know, at {place}"
-
-
-def _is_harmless(op: str, phase: str) -> bool:
-    """Reads of a loss or of a gradient norm for logging come after the backward pass or in the optimizer."""
-    return phase == "optimizer" and "_local_scalar_dense" in op

@@ -47,8 +47,8 @@ def idle_report(index: int, card: Card, outside: ByteBand) -> GpuReport:
     """Report a GPU that the plan gives no role."""
     return GpuReport(
         index=index, role="idle", peak_allocated_bytes=0, peak_reserved_bytes=0, outside=outside,
-        capacity_bytes=card.usable_bytes, headroom_bytes=card.usable_bytes, resident_bytes={},
-        features_bytes=0, activation_peak_bytes=0, by_category_bytes={},
+        capacity_bytes=card.usable_bytes, headroom_bytes=card.usable_bytes - outside.likely,
+        resident_bytes={}, features_bytes=0, activation_peak_bytes=0, by_category_bytes={},
         peak_at=PeakAt(module="", op="", phase="idle", source=None), load_peak_bytes=0, verdict="fits",
         reason="no role is placed here",
     )  # fmt: skip

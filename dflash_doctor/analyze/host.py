@@ -22,9 +22,7 @@ def host_needs(plan: RunPlan, traces: Mapping[str, AllocationTrace]) -> HostNeed
     state = 0
     if "drafter" in traces:
         kept = {"weights", "master_weights", "optimizer_state"}
-        state = sum(
-            s.bytes for s in traces["drafter"].storages if s.category in kept and s.died_at is None
-        )
+        state = sum(s.bytes for s in traces["drafter"].storages if s.category in kept and s.died_at is None)
     return HostNeeds(
         memory_bytes=processes * PROCESS_BYTES + rows + state,
         checkpoint_disk_bytes=KEPT_CHECKPOINTS * state,

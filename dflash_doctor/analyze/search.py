@@ -9,7 +9,10 @@ STEP = 1_024
 """Budgets are rounded down to multiples of this."""
 LARGEST = 1 << 20
 """No budget beyond this many tokens is looked at."""
-MAX_PROBES = 8
+MAX_PROBES = 40
+"""Halving takes ten probes between the limits; every third probe halves where the slope misleads."""
+SLOPES = (2, 3)
+"""Numbers of fitting budgets after which the slope is followed upwards; otherwise the budget doubles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,7 @@ class Probe:
 
     @property
     def fits(self) -> bool:
-        """Say whether the run may start; tight is allowed."""
+        """Say whether the run fits with its margin; tight is not enough."""
         return self.verdict == "fits"
 
 
@@ -36,7 +39,10 @@ def largest_fitting(
     """
     fitting: list[Probe] = []
     high: Probe | None = None
+    spans: list[int] = []
+    floor = -(-max(smallest, STEP) // STEP) * STEP
     budget = max(start // STEP * STEP, STEP)
+    limit = max(budget, LARGEST)
     for _ in range(MAX_PROBES):
         found = probe(budget)
         if found.verdict == "unknown":
@@ -45,34 +51,33 @@ def largest_fitting(
             fitting.append(found)
         else:
             high = found
-        if fitting and high is not None and high.token_budget - fitting[-1].token_budget <= STEP:
-            break
-        if fitting and fitting[-1].token_budget >= LARGEST:
-            return LARGEST, f"searched up to {LARGEST:,} tokens"
-        if high is not None and high.token_budget <= max(smallest, STEP):
+        if fitting and high is not None:
+            spans.append(high.token_budget - fitting[-1].token_budget)
+            if spans[-1] <= STEP:
+                return fitting[-1].token_budget, "searched, rounded down to 1,024"
+        if fitting and fitting[-1].token_budget >= limit:
+            return limit, f"searched up to {limit:,} tokens"
+        if high is not None and high.token_budget <= floor:
             return None, f"not even {high.token_budget:,} tokens fit"
         if is_late():
-            if fitting:
-                return fitting[-1].token_budget, "the search ran out of time: a larger one may fit"
-            return None, "the search ran out of time"
-        budget = _next(fitting, high, smallest)
-    low = fitting[-1] if fitting else None
-    if low is None:
-        return None, "no budget that fits was found"
-    return low.token_budget, "searched, rounded down to 1,024"
+            break
+        budget = _next(fitting, high, floor, limit, is_slow=len(spans) > 2 and spans[-1] * 2 > spans[-3])
+    if fitting:
+        return fitting[-1].token_budget, "the search ran out of time: a larger one may fit"
+    return None, "the search ran out of time"
 
 
-def _next(fitting: list[Probe], high: Probe | None, smallest: int) -> int:
-    """Choose the next budget: beyond the last that fits by the slope seen, or between the two sides."""
-    floor = -(-max(smallest, STEP) // STEP) * STEP
+def _next(fitting: list[Probe], high: Probe | None, floor: int, limit: int, *, is_slow: bool) -> int:
+    """Choose the next budget: along the slope seen, or by halves and doubles where that gets nowhere."""
     if not fitting and high is not None:
         return max(high.token_budget // 2 // STEP * STEP, floor)
     low = fitting[-1]
     if high is None:
-        if len(fitting) < 2:
-            return min(low.token_budget * 2, LARGEST)
-        return min(_where_spare_ends(fitting[-2], low), LARGEST)
-    guess = _where_spare_ends(low, high)
+        if len(fitting) in SLOPES:
+            return min(_where_spare_ends(fitting[-2], low), limit)
+        return min(low.token_budget * 2, limit)
+    middle = (low.token_budget + high.token_budget) // 2 // STEP * STEP
+    guess = middle if is_slow else _where_spare_ends(low, high)
     return min(max(guess, low.token_budget + STEP), high.token_budget - STEP)
 
 

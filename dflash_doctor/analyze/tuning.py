@@ -31,7 +31,9 @@ def tuned(plan: RunPlan) -> RunPlan:
     )
 
 
-def savings(before: tuple[GpuReport, ...], after: tuple[GpuReport, ...], findings: tuple[Finding, ...]) -> Savings:
+def savings(
+    before: tuple[GpuReport, ...], after: tuple[GpuReport, ...], findings: tuple[Finding, ...]
+) -> Savings:
     """Tell what a fix saves: bytes of tensors never made over all GPUs, and the drop of each peak."""
     never = sum((f.bytes or 0) * len(f.gpus) for f in findings if f.code in NEVER_MADE)
     drops = tuple(

@@ -35,11 +35,11 @@ def trace_profile(request: ProfileRequest) -> AllocationTrace:
                 hint="check --batch, --seq and --attn against the config",
                 exit_code=3,
             ) from error
-    vocab = request.model.config.get("vocab_size")
+    vocab: Any = getattr(model.config, "vocab_size", None)
     return recorder.finish(
         role="profile",
         steady=None,
-        vocab_size=vocab if isinstance(vocab, int) else model.config.vocab_size,
+        vocab_size=vocab,
         seconds=time.perf_counter() - started,
     )
 

@@ -104,6 +104,8 @@ class ValueRead:
     count: int
     event: int
     """Index into the event list of the first such read."""
+    floating: bool = False
+    """A single floating-point number, as a loss or a gradient norm is: it decides no shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

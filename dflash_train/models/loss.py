@@ -68,11 +68,10 @@ def frozen_head_loss(
     if weight_sum is None:
         weight_sum = weights_P.sum()
     chunk_rows = default_chunk_rows(head_VH.shape[0]) if chunk_rows is None else chunk_rows
+    apply: Any = _FrozenHeadLoss.apply
     loss, correct_P = cast(
         tuple[Tensor, Tensor],
-        _FrozenHeadLoss.apply(  # type: ignore[no-untyped-call]
-            hidden_PH, head_VH, weights_P, weight_sum, kind, needed, chunk_rows
-        ),
+        apply(hidden_PH, head_VH, weights_P, weight_sum, kind, needed, chunk_rows),
     )
     return LossResult(loss=loss, correct_P=correct_P)
 

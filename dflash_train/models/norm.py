@@ -75,5 +75,5 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of x [..., C]."""
-        out = _RMSNormFunction.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
-        return cast(Tensor, out)
+        apply: Any = _RMSNormFunction.apply
+        return cast(Tensor, apply(x, self.weight, self.eps))

@@ -173,7 +173,7 @@ def build_target(
     """
     config = _prepare_config(config, layer_ids, with_last_hidden, stop_after_last_feature)
     with torch.device(device):
-        body = AutoModel.from_config(  # type: ignore[no-untyped-call]
+        body = AutoModel.from_config(
             config, dtype=dtype, attn_implementation=_attention_name(config, attention)
         )
     return Target(body, layer_ids, with_last_hidden=with_last_hidden)

@@ -30,7 +30,7 @@ def is_accumulation(base: str, args: tuple[Any, ...], frames_up: int) -> bool:
 
 def takes_in_place(gradient: torch.Tensor) -> bool:
     """Say whether the gradient that came first is solely owned, so that the second is added into it."""
-    uses = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)  # type: ignore[attr-defined]
+    uses = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)
     return gradient._use_count() <= sole_use_count() and uses <= 2 and _is_dense(gradient)  # type: ignore[attr-defined]
 
 
@@ -50,7 +50,8 @@ def sole_use_count() -> int:
             return func(*args, **(kwargs or {}))
 
     leaf = torch.empty(2, device="meta", requires_grad=True)
-    with Watch(), torch.enable_grad():
+    watch: Any = Watch
+    with watch(), torch.enable_grad():
         doubled = leaf * 2
         (torch.relu(doubled) * torch.sigmoid(doubled)).sum().backward()
     return min(counts)

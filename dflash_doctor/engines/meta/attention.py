@@ -112,7 +112,9 @@ def efficient_forward(
     out = query.new_empty(batch, rows, heads, value.shape[-1]).transpose(1, 2)
     padded = -(-rows // 32) * 32 if compute_logsumexp else 0
     logsumexp = query.new_empty(batch, heads, padded, dtype=torch.float32)
-    seed, offset = (torch.zeros((), dtype=torch.long, device="cpu" if dropout_p else "meta") for _ in range(2))
+    seed, offset = (
+        torch.zeros((), dtype=torch.long, device="cpu" if dropout_p else "meta") for _ in range(2)
+    )
     return out, logsumexp, seed, offset
 
 

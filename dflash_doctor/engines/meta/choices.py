@@ -11,7 +11,6 @@ import torch
 from dflash_doctor.engines.meta.attention import scaled_dot_product_attention
 from dflash_doctor.engines.meta.device import Device
 
-
 _plain_softmax, _plain_rms_norm, _plain_dropout = torch.softmax, torch.rms_norm, torch.nn.functional.dropout
 
 

@@ -24,7 +24,8 @@ def fused_delta_rule(
     Returns the output [B, T, H, V] and, where asked for, the final state [B, H, K, V] in float32.
     """
     query, key, value, g, beta = (t.contiguous() for t in (query, key, value, g, beta))
-    out: torch.Tensor = _FusedDeltaRule.apply(query, key, value, g, beta, use_qk_l2norm_in_kernel)
+    apply: Any = _FusedDeltaRule.apply
+    out: torch.Tensor = apply(query, key, value, g, beta, use_qk_l2norm_in_kernel)
     batch, _, heads, width = value.shape
     state = None
     if output_final_state:
@@ -51,7 +52,7 @@ class _FusedDeltaRule(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, q_scale, key, k_scale, value, decay, beta, _ = ctx.saved_tensors
+        query, q_scale, key, _, value, decay, beta, _ = ctx.saved_tensors
         w, u, h, v_new = _recomputed(key, value)
         dv = torch.empty_like(value)
         dh, dv2 = torch.empty_like(h), torch.empty_like(dv)

@@ -32,7 +32,8 @@ def flex_attention(
     **kwargs: Any,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Allocate what flex attention's kernels allocate; query [B, G, Q, D], key and value [B, K, S, D]."""
-    out, lse = _Flex.apply(query, key, value)
+    apply: Any = _Flex.apply
+    out, lse = apply(query, key, value)
     return (out, lse) if return_lse else out
 
 

@@ -45,7 +45,9 @@ def _key(value: Any) -> Any:
         return tuple([_key(item) for item in value])
     if isinstance(value, (int, float)):
         return type(value), value
-    if value is None or isinstance(value, (str, torch.dtype, torch.device, torch.layout, torch.memory_format)):
+    if value is None or isinstance(
+        value, (str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+    ):
         return value
     raise _Unkeyed
 

@@ -39,7 +39,8 @@ class MetaMode(TorchDispatchMode):
     """Record what the ops on meta tensors would allocate on `device`."""
 
     def __init__(self, recorder: Recorder, device: Device) -> None:
-        super().__init__()
+        start: Any = super().__init__
+        start()
         self.recorder = recorder
         self.device = device
         self.shadows = Shadows()
@@ -103,6 +104,8 @@ class MetaMode(TorchDispatchMode):
         site = recorder.site(info.name, STACK_DEPTH if new_bytes >= DEEP_STACK_BYTES else 1)
         held: list[int] = []
         writes: list[int] = []
+        if info.is_unmodelled:
+            recorder.untraced.setdefault(info.name)
 
         def give(count: int | None = None) -> None:
             for output, storage in list(zip(outputs, known, strict=True))[len(writes) : count]:
@@ -200,7 +203,8 @@ class MetaMode(TorchDispatchMode):
         except RuntimeError:
             value = None
         inputs = tensors_in(args, [])
-        self.recorder.value_read(self.recorder.site(info.name, 2), value is not None)
+        floating = info.base == "_local_scalar_dense" and inputs[0].is_floating_point()
+        self.recorder.value_read(self.recorder.site(info.name, 2), value is not None, floating)
         for tensor in inputs:
             known = self.recorder.id_of(tensor) if tensor.is_meta else None
             if known is not None:

@@ -6,16 +6,32 @@ from typing import Any
 import torch
 
 _WRITE_ONLY = frozenset(
-    {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "_foreach_copy_", "_foreach_zero_"}
+    {
+        "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "_foreach_copy_",
+        "_foreach_zero_",
+    }
 )  # fmt: skip
 _PRODUCTS = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "_addmm_activation", "linear", "_int_mm"}
 )  # fmt: skip
 _VALUE_READS = frozenset({"_local_scalar_dense", "item", "equal", "is_nonzero"})
 _VALUE_SHAPES = frozenset(
-    {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave", "bincount"}
+    {
+        "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave",
+        "bincount",
+    }
 )  # fmt: skip
 _ROW_PICKERS = frozenset({"index", "index_select", "gather", "embedding", "take"})
+_MODELLED_NAMESPACES = frozenset({"aten", "prims", "profiler"})
+_UNMODELLED = frozenset(
+    {
+        "sort", "topk", "kthvalue", "median", "mode", "_unique2", "unique_dim", "unique_consecutive", "histc",
+        "bincount", "multinomial", "_grouped_mm", "_scaled_mm", "_scaled_grouped_mm", "segment_reduce",
+        "_linalg_svd", "_linalg_eigh", "linalg_qr", "linalg_eig", "linalg_lu_factor_ex", "linalg_lstsq",
+        "_fft_r2c", "_fft_c2r", "_fft_c2c", "_cdist_forward", "_ctc_loss", "_cudnn_rnn", "grid_sampler_2d",
+    }
+)  # fmt: skip
+"""Ops of which the CUDA kernels are known to need scratch that is not modelled here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,7 @@ class OpInfo:
     reads_value: bool
     makes_value_shape: bool
     picks_rows: bool
+    is_unmodelled: bool
 
 
 _infos: dict[Any, OpInfo] = {}
@@ -62,6 +79,7 @@ def _read_schema(func: Any) -> OpInfo:
         reads_value=base in _VALUE_READS,
         makes_value_shape=base in _VALUE_SHAPES and (base != "repeat_interleave" or "self_int" not in name),
         picks_rows=base in _ROW_PICKERS,
+        is_unmodelled=base in _UNMODELLED or parts[0] not in _MODELLED_NAMESPACES,
     )
 
 

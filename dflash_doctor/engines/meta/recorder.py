@@ -49,7 +49,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[int] = []
         self.phases: list[tuple[str, int]] = []
-        self.value_reads: dict[tuple[Site, bool], tuple[int, int]] = {}
+        self.value_reads: dict[tuple[Site, bool, bool], tuple[int, int]] = {}
         self.untraced: dict[str, None] = {}
         self.module = ""
         self.phase = "load"
@@ -106,7 +106,7 @@ class Recorder:
         module, stack = self.module, self._stack(depth)
         node = torch._C._current_autograd_node() if phase == "backward" else None
         if node is not None:
-            forward = self._forward_of_node.get(node._sequence_nr())  # type: ignore[attr-defined]
+            forward = self._forward_of_node.get(node._sequence_nr())
             if forward is not None:
                 module, stack = forward
         elif torch.is_grad_enabled():
@@ -205,10 +205,10 @@ class Recorder:
         """Enter one op."""
         self._ops.append((site, reads, writes, views, index_elements))
 
-    def value_read(self, site: Site, known: bool) -> None:
+    def value_read(self, site: Site, known: bool, floating: bool = False) -> None:
         """Enter a value that the host read back from the device."""
-        count, event = self.value_reads.get((site, known), (0, len(self.events)))
-        self.value_reads[(site, known)] = (count + 1, event)
+        count, event = self.value_reads.get((site, known, floating), (0, len(self.events)))
+        self.value_reads[(site, known, floating)] = (count + 1, event)
 
     # -- the record --------------------------------------------------------------------------------
 
@@ -241,14 +241,20 @@ class Recorder:
             phases=_phase_records(self.phases, len(self.events)),
             steady=steady,
             value_reads=tuple(
-                ValueRead(site=site, known=known, count=count, event=event)
-                for (site, known), (count, event) in self.value_reads.items()
+                ValueRead(site=site, known=known, floating=floating, count=count, event=event)
+                for (site, known, floating), (count, event) in self.value_reads.items()
             ),
             untraced_ops=tuple(self.untraced),
             vocab_size=vocab_size,
             seconds=seconds,
-            versions={"torch": torch.__version__.partition("+")[0]},
+            versions=_versions(),
         )
+
+
+def _versions() -> dict[str, str]:
+    """Name the libraries whose code ran."""
+    names = ("torch", "transformers")
+    return {name: str(sys.modules[name].__version__) for name in names if name in sys.modules}
 
 
 def _phase_records(starts: Sequence[tuple[str, int]], stop: int) -> tuple[Phase, ...]:

@@ -104,7 +104,7 @@ def _convolution(call: Call) -> None:
 
 
 def _cumsum(call: Call) -> None:
-    """A cumulative sum converts its input to the result's dtype; over all elements, cub scans (ScanKernels)."""
+    """Convert the input to the result's dtype; a scan over all elements is cub's (ScanKernels.cu)."""
     source, out = call.args[0], call.outputs[0]
     if source.dtype != out.dtype:
         call.copy(out)
@@ -120,7 +120,7 @@ def _reduction(call: Call) -> None:
     source = call.args[0]
     dims = next((arg for arg in call.args[1:] if isinstance(arg, (list, tuple))), None)
     dims = dims if dims is not None else call.kwargs.get("dim")
-    axes = range(source.dim()) if not dims else dims
+    axes = dims if dims else range(source.dim())
     for size in reduction_buffers(source, _positive(axes, source.dim()), call.device):
         call.take(size, "uint8")
 

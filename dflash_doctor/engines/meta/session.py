@@ -17,9 +17,7 @@ def device_of(card: Card | None) -> Device:
     """Take the device's kind from a card; None is compute capability 12.0."""
     if card is None:
         return Device()
-    return Device(
-        compute_capability=card.compute_capability, num_multiprocessors=card.num_multiprocessors
-    )
+    return Device(compute_capability=card.compute_capability, num_multiprocessors=card.num_multiprocessors)
 
 
 @contextmanager

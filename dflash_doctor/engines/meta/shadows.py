@@ -38,7 +38,7 @@ class Shadows:
 
     def _view(self, tensor: torch.Tensor, twin: torch.UntypedStorage) -> torch.Tensor:
         view = torch.empty(0, dtype=tensor.dtype)
-        return view.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+        return view.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def get(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Give the values of a tensor: its twin's, or itself where it lives on the CPU; None if unknown."""
