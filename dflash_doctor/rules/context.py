@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from dflash_doctor.records.finding import Severity
 from dflash_doctor.records.plan import RunPlan
-from dflash_doctor.records.reads import PartlyRead, Unread, base_name
+from dflash_doctor.records.reads import PartlyRead, Unread
 from dflash_doctor.records.report import GpuReport
+from dflash_doctor.records.source import is_users, short_source
 from dflash_doctor.records.trace import AllocationTrace, Site
 
 GIB = 2**30
@@ -14,8 +15,6 @@ ERROR_SHARE, WARNING_SHARE = 0.10, 0.01
 """Shares of a card from which waste is an error, and a warning."""
 TYPICAL_CARD_BYTES = 80 * GIB
 """Stands for the card where none is known."""
-NOT_THE_USERS = ("-packages/", "/dflash_doctor/", "/dflash_train/", "/lib/python")
-"""Parts of paths of installed packages, of this project and of Python itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +63,16 @@ def source_of(site: Site) -> str | None:
 
 
 def caller_of(site: Site) -> str | None:
-    """Give `file:line` of the first frame of the user's own code, None where it is the site itself."""
+    """Give the short `file:line` of the first frame of the user's own code, None where it is the site."""
     for depth, frame in enumerate(site.stack):
-        path = frame.file.replace("\\", "/")
-        if not any(part in path for part in NOT_THE_USERS):
-            return f"{frame.file}:{frame.line}" if depth else None
+        if is_users(frame.file):
+            return short_source(f"{frame.file}:{frame.line}") if depth else None
     return None
 
 
 def output_name(site: Site) -> str:
-    """Name what a site makes: the last part of its module path, or its op."""
-    return site.module.rpartition(".")[2] or base_name(site.op)
+    """Name logits by the module that makes them, or by their width where no module does."""
+    return f"{site.module.rpartition('.')[2] or 'full-vocabulary'} output"
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

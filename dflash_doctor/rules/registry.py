@@ -45,20 +45,20 @@ def run_rules(
 ) -> tuple[tuple[Finding, ...], tuple[NotExamined, ...]]:
     """Run the rules whose needs are met; the others are not examined, which is not the same as clean.
 
-    Findings come most severe first, then by bytes.
+    Findings come most severe first, then by code, so that causes stand before what follows from them.
     """
     findings: list[Finding] = []
     not_examined: list[NotExamined] = []
     for rule in rules:
         missing = [reason for need in rule.needs if (reason := _missing(need, context))]
         if missing:
-            not_examined.append(NotExamined(code=rule.code, reason="; ".join(missing)))
+            not_examined.append(NotExamined(code=rule.code, reason=" and ".join(missing)))
             continue
         findings.extend(rule().check(context))
         if "trace" in rule.needs and (blind := _roles_without_trace(context)):
             reason = f"no op trace of the {' and the '.join(blind)}"
             not_examined.append(NotExamined(code=rule.code, reason=reason))
-    findings.sort(key=lambda f: (SEVERITIES.index(f.severity), -(f.bytes or 0), f.code, f.gpus))
+    findings.sort(key=lambda f: (SEVERITIES.index(f.severity), f.code, f.gpus, -(f.bytes or 0)))
     return tuple(findings), tuple(not_examined)
 
 
@@ -66,13 +66,13 @@ def _missing(need: Need, context: RuleContext) -> str | None:
     """Say what is missing for a need, None where it is met."""
     traces = context.op_traces()
     if need == "trace":
-        return None if traces else "it needs a trace of ops"
+        return None if traces else "no trace of ops"
     if need == "vocabulary":
         is_known = not traces or any(context.vocabulary(role) for role in traces)
-        return None if is_known else "the vocabulary size is not known"
+        return None if is_known else "no known vocabulary size"
     if need == "plan":
-        return None if context.plan is not None else "it needs a plan"
-    return None if context.gpu_reports else "it needs a card to fit on"
+        return None if context.plan is not None else "no plan"
+    return None if context.gpu_reports else "no GPU to fit on"
 
 
 def _roles_without_trace(context: RuleContext) -> list[str]:

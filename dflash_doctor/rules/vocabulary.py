@@ -81,7 +81,7 @@ class UnusedFullVocabLogits(Rule):
         where = caller_of(item.site)
         is_planned = role == "target" and context.plan is not None and context.plan.target_step is None
         return self.finding(
-            f"{name} output {shape} is never read: {size}",
+            f"{name} {shape} is never read: {size}",
             gpus=gpus,
             num_bytes=item.bytes,
             severity=context.weigh(item.bytes, gpus),
@@ -157,7 +157,7 @@ class FullSequenceLogits(Rule):
         is_rolled = any(op == "roll" for op, _ in copies)
         is_planned = role == "drafter" and context.plan is not None and context.plan.draft_step is None
         return self.finding(
-            f"{output_name(item.site)} output {shape_text(item.shape)}: {item.rows_read:,} of "
+            f"{output_name(item.site)} {shape_text(item.shape)}: {item.rows_read:,} of "
             f"{item.rows_total:,} rows read, {item.share:.1%}".replace("%", " %")
             + f"; {format_bytes(item.bytes)}{extra}",
             gpus=gpus,

@@ -31,8 +31,8 @@ def test_unmet_needs_are_not_examined_and_never_clean() -> None:
     assert findings == ()
     reasons = {item.code: item.reason for item in not_examined}
     assert set(reasons) == {rule.code for rule in all_rules()}
-    assert reasons["DF001"] == "it needs a trace of ops"
-    assert reasons["DF401"] == "it needs a plan; it needs a card to fit on"
+    assert reasons["DF001"] == "no trace of ops"
+    assert reasons["DF401"] == "no plan and no GPU to fit on"
 
 
 def test_a_snapshot_without_ops_proves_nothing() -> None:
@@ -47,7 +47,7 @@ def test_an_unknown_vocabulary_and_an_untraced_role_are_said() -> None:
     trace.op("mm.default", out=(4, 4))
     _, not_examined = run_rules(context_of(trace.build(), plan=plan()))
     reasons = {item.code: item.reason for item in not_examined}
-    assert reasons["DF001"] == "the vocabulary size is not known"
+    assert reasons["DF001"] == "no known vocabulary size"
     assert reasons["DF104"] == "no op trace of the drafter"
     assert "DF301" not in reasons
 
@@ -57,5 +57,5 @@ def test_findings_come_most_severe_first() -> None:
     context = context_of(founding_drafter(), plan=plan(allocator=""), gpu_reports=reports)
     findings, _ = run_rules(context)
     assert [(f.code, f.severity) for f in findings] == [
-        ("DF002", "error"), ("DF301", "error"), ("DF003", "error"), ("DF501", "warning"),
+        ("DF002", "error"), ("DF003", "error"), ("DF301", "error"), ("DF501", "warning"),
     ]  # fmt: skip

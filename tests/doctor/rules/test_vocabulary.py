@@ -1,6 +1,9 @@
 """Fire and silence the rules on vocabulary-sized logits."""
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from dflash_doctor.analyze.readers import find_partly_read, find_unread
 from dflash_doctor.records.finding import Finding
@@ -90,10 +93,11 @@ def test_df001_is_only_likely_where_the_caller_still_holds_the_logits() -> None:
     assert found.fix.safety == "needs-care"
 
 
-def test_df001_names_the_callers_own_line() -> None:
+def test_df001_names_the_callers_own_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     stack = (
         SourceLine(file="/venv/site-packages/transformers/modeling.py", line=1_716, function="forward"),
-        SourceLine(file="/home/me/train.py", line=46, function="features"),
+        SourceLine(file=f"{Path.cwd()}/train.py", line=46, function="features"),
     )
     trace = TraceBuilder(vocab_size=V)
     trace.free(lm_head(trace))
@@ -103,7 +107,7 @@ def test_df001_names_the_callers_own_line() -> None:
     (found,) = check(UnusedFullVocabLogits, replace(context, unread={"target": (item,)}))
     assert found.source == "/venv/site-packages/transformers/modeling.py:1716"
     assert found.fix is not None
-    assert found.fix.text.endswith("; called from /home/me/train.py:46")
+    assert found.fix.text.endswith("; called from train.py:46")
 
 
 def test_df002_fires_on_the_founding_crash() -> None:
@@ -120,6 +124,15 @@ def test_df002_fires_on_the_founding_crash() -> None:
         "select the rows first and project them after, at index - 1 because of the roll: "
         "8,192 rows instead of 65,536"
     )
+
+
+def test_df002_names_logits_that_no_module_makes_by_their_width() -> None:
+    trace = TraceBuilder(role="drafter", vocab_size=V)
+    logits = trace.op("mm.default", out=(T, V))
+    picked = trace.op("index.Tensor", logits, out=(ROWS, V), index=ROWS)
+    trace.free(logits, picked)
+    (found,) = check(FullSequenceLogits, context_of(trace.build()))
+    assert found.message.startswith("full-vocabulary output [65536, 248320]: 8,192 of 65,536 rows read")
 
 
 def test_df002_is_silent_where_every_row_is_read() -> None:
