@@ -25,6 +25,7 @@ def trace_profile(request: ProfileRequest) -> AllocationTrace:
     recorder = Recorder()
     with meta_session(recorder, device_of(request.card)), linear_attention(request.linear_attention):
         load(model, recorder)
+        recorder.set_phase("forward")
         ids = torch.zeros(request.batch, request.seq, dtype=torch.long).to("meta")
         recorder.set_category([ids], "inputs")
         try:
