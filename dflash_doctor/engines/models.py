@@ -26,10 +26,20 @@ def build_causal_lm(config: Mapping[str, object], *, dtype: torch.dtype, attenti
                 model = AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
         finally:
             torch.set_default_dtype(before)
-    except (ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
-        raise DoctorError(
-            f"transformers cannot build the model {model_type!r}: {error}",
-            hint="check the config given by --config or --model",
-        ) from error
+    except Exception as error:
+        raise _refusal(model_type, attention, error) from error
     model.tie_weights()
     return model  # type: ignore[no-any-return]
+
+
+def _refusal(model_type: str, attention: str, error: Exception) -> DoctorError:
+    """Say what transformers did not like; whatever it raises, the config or the attention is the cause."""
+    if "attention implementation" in str(error):
+        return DoctorError(
+            f"{model_type} has no {attention!r} attention in transformers", hint="pass --attn eager"
+        )
+    text = " ".join(str(error).split())
+    return DoctorError(
+        f"transformers cannot build the model {model_type!r}: {text or type(error).__name__}",
+        hint="check the config given by --config or --model",
+    )
