@@ -22,6 +22,7 @@ from dflash_train.models.anchors import get_base_indices_for_anchored_blocks
 from dflash_train.models.drafter import Drafter
 from dflash_train.models.tables import FrozenTables
 from dflash_train.models.target import FINAL_NORM_NAMES, find_layers
+from dflash_train.optim import PlainOptimizer
 from dflash_train.steps import DraftBatch, FeatureSlot
 
 
@@ -91,36 +92,15 @@ def _widen(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-class BaselineOptimizer:
-    """Update bfloat16 weights from float32 masters, all gradients copied to float32 at once."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], name: str) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
-        self.masters = [nn.Parameter(p.detach().float()) for p in self.parameters]
-        if name == "sgd":
-            self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.masters, lr=1e-4)
-        else:
-            fused = True if name == "adamw-fused" else None
-            self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4, fused=fused)
-
-    def step(self) -> None:
-        """Widen the gradients, update the masters and copy them back."""
-        for master, parameter in zip(self.masters, self.parameters, strict=True):
-            master.grad = None if parameter.grad is None else parameter.grad.float()
-            parameter.grad = None
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        for master, parameter in zip(self.masters, self.parameters, strict=True):
-            parameter.data.copy_(master.data)
-
-
 def baseline_draft_step(
     drafter: Drafter,
     tables: FrozenTables,
     batch: DraftBatch,
     slot: FeatureSlot,
     anchors_A: Tensor,
-    optimizer: BaselineOptimizer,
+    optimizer: PlainOptimizer,
+    *,
+    lr: float,
 ) -> Tensor:
     """Run forward, full-sequence loss, backward and the optimizer on one packed row; return the loss."""
     if slot.last_hidden_TH is None or tables.final_norm is None:
@@ -142,5 +122,5 @@ def baseline_draft_step(
         )
     loss.backward()
     with record_function("phase:optimizer"):
-        optimizer.step()
+        optimizer.step(lr)
     return loss.detach()

@@ -20,13 +20,13 @@ from torch.profiler import record_function
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dflash_doctor.records.plan import RunPlan
-from dflash_train.baseline import BaselineOptimizer, baseline_draft_step, baseline_target_features
+from dflash_train.baseline import baseline_draft_step, baseline_target_features
 from dflash_train.models.draft_config import draft_config
 from dflash_train.models.drafter import Drafter
 from dflash_train.models.norm import RMSNorm
 from dflash_train.models.tables import FrozenTables
 from dflash_train.models.target import Target, build_target, target_layer_ids
-from dflash_train.optim import MasterAdamW
+from dflash_train.optim import MasterAdamW, PlainOptimizer
 from dflash_train.steps import (
     DraftBatch,
     FeatureSlot,
@@ -41,6 +41,8 @@ from dflash_train.steps import (
 )
 
 DEFAULT_NUM_FEATURES = 5
+CLIP_NORM = 1.0
+FORECAST_LR = 1e-4
 
 
 class TargetStep:
@@ -85,20 +87,21 @@ class DraftStep:
         self.drafter, self.tables, self.slots = drafter, tables, slots
         self.next_slot = 0
         self.batch = draft_batch(plan, drafter, tables)
-        self.optimizer = MasterAdamW(drafter.named_parameters())
+        self.optimizer = build_optimizer(plan, drafter)
         self.settings = LossSettings(kind=loss_kind(plan), chunk_rows=chunk_rows(plan))
         self.holds: Mapping[str, Sequence[Tensor]] = {
             "features": slot_tensors(slots),
             "tables": table_tensors(tables),
-            "master_weights": list(self.optimizer.masters.values()),
-            "optimizer_state": [*self.optimizer.exp_avgs.values(), *self.optimizer.exp_avg_sqs.values()],
+            **optimizer_tensors(self.optimizer),
         }
 
     def __call__(self) -> StepResult:
         """Run one packed row."""
         slot = self.slots[self.next_slot]
         self.next_slot = (self.next_slot + 1) % len(self.slots)
-        return draft_step(self.drafter, self.tables, self.batch, slot, self.optimizer, self.settings, lr=1e-4)
+        return draft_step(
+            self.drafter, self.tables, self.batch, slot, self.optimizer, self.settings, lr=FORECAST_LR
+        )
 
 
 class BaselineDraftStep:
@@ -112,7 +115,7 @@ class BaselineDraftStep:
         self.batch = draft_batch(plan, drafter, tables)
         spread_A = torch.arange(plan.max_anchors) * (plan.token_budget // plan.max_anchors - 1)
         self.anchors_A = spread_A.clamp(min=0).to(tables.head_VH.device)
-        self.optimizer = BaselineOptimizer(list(drafter.parameters()), plan.optimizer)
+        self.optimizer = PlainOptimizer(drafter.parameters(), plan.optimizer)
         self.holds: Mapping[str, Sequence[Tensor]] = {
             "features": slot_tensors(slots),
             "tables": table_tensors(tables),
@@ -124,8 +127,25 @@ class BaselineDraftStep:
         slot = self.slots[self.next_slot]
         self.next_slot = (self.next_slot + 1) % len(self.slots)
         return baseline_draft_step(
-            self.drafter, self.tables, self.batch, slot, self.anchors_A, self.optimizer
+            self.drafter, self.tables, self.batch, slot, self.anchors_A, self.optimizer, lr=FORECAST_LR
         )
+
+
+def build_optimizer(plan: RunPlan, drafter: Drafter) -> MasterAdamW | PlainOptimizer:
+    """Build the plan's optimizer, clipping at norm 1."""
+    if plan.optimizer == "adamw-fused":
+        return MasterAdamW(drafter.named_parameters(), clip_norm=CLIP_NORM)
+    return PlainOptimizer(drafter.parameters(), plan.optimizer, clip_norm=CLIP_NORM)
+
+
+def optimizer_tensors(optimizer: MasterAdamW | PlainOptimizer) -> dict[str, list[Tensor]]:
+    """List what an optimizer holds from the start, by kind."""
+    if isinstance(optimizer, PlainOptimizer):
+        return {"master_weights": [*optimizer.masters]}
+    return {
+        "master_weights": list(optimizer.masters.values()),
+        "optimizer_state": [*optimizer.exp_avgs.values(), *optimizer.exp_avg_sqs.values()],
+    }
 
 
 def draft_batch(plan: RunPlan, drafter: Drafter, tables: FrozenTables) -> DraftBatch:

@@ -35,7 +35,7 @@ from dflash_train.models.loss import LossResult, frozen_head_loss
 from dflash_train.models.masks import AttentionMask, LayerPattern, build_masks, move_masks
 from dflash_train.models.tables import FrozenTables
 from dflash_train.models.target import SubRow, Target, split_sub_rows
-from dflash_train.optim import MasterAdamW
+from dflash_train.optim import StepOptimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ def draft_step(
     tables: FrozenTables,
     batch: DraftBatch,
     slot: FeatureSlot,
-    optimizer: MasterAdamW,
+    optimizer: StepOptimizer,
     settings: LossSettings,
     *,
     lr: float,
