@@ -16,8 +16,8 @@ SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 MIN_LARGE = 10 * MIB
 ROUND_LARGE = 2 * MIB
-RANGE_BYTES = LARGE_SEGMENT << 20
-"""Address space of one expandable range: more than any device has."""
+BOUNDLESS = LARGE_SEGMENT << 20
+"""Bytes of a device without a bound: more than any has."""
 
 
 def round_size(num_bytes: int) -> int:
@@ -244,9 +244,15 @@ class CachingAllocator:
             if room >= size:
                 return first
         self._next_address = -(-self._next_address // LARGE_SEGMENT) * LARGE_SEGMENT
-        block = Block(self._new_address(pool, RANGE_BYTES), RANGE_BYTES, free=True, mapped=False)
+        length = self._range_bytes(SMALL_SEGMENT if pool.small else LARGE_SEGMENT)
+        block = Block(self._new_address(pool, length), length, free=True, mapped=False)
         pool.unmapped.append(block)
         return block
+
+    def _range_bytes(self, page: int) -> int:
+        """Size a range's address space: 9/8 of the device in whole pages (`ExpandableSegment`)."""
+        device = BOUNDLESS if self.cap is None else self.cap
+        return max(1, -(-(device + device // 8) // page)) * page
 
     def _map(self, pool: Pool, block: Block, size: int) -> bool:
         page = SMALL_SEGMENT if pool.small else LARGE_SEGMENT
