@@ -88,7 +88,9 @@ def unknown_value(trace: AllocationTrace, peak_event: int) -> str | None:
     Single floating-point numbers (a loss, a gradient norm) are read for logging and decide no shape.
     """
     shaping = [
-        read for read in trace.value_reads if not read.known and not read.floating and read.event < peak_event
+        read
+        for read in trace.value_reads
+        if not read.known and not read.floating and read.event <= peak_event
     ]
     if not shaping:
         return None
