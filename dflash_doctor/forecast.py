@@ -77,27 +77,33 @@ class Forecaster:
 
     def probe(self, plan: RunPlan, known: RunPlan) -> Probe:
         """Judge another budget; a target that runs in pieces is resized from the trace of `known`."""
-        cards = {(role_of(plan, i), card) for i, card in enumerate(plan.cards)}
-        verdicts: list[Verdict] = []
-        spare: list[int] = []
-        for role, card in cards:
-            if role == "idle":
-                continue
-            fit = self._judge(plan, role, self._probe_trace(plan, role, known), card)
-            verdicts.append(fit.verdict)
-            spare.append(fit.headroom_bytes - int(plan.margin * card.usable_bytes))
-        return Probe(token_budget=plan.token_budget, verdict=worst(verdicts), spare_bytes=min(spare))
+        fits = self._fits_elsewhere(plan, known)
+        spare = [fit.headroom_bytes - int(plan.margin * card.usable_bytes) for card, fit in fits]
+        cached = [fit.uncapped.peak_reserved_bytes - fit.uncapped.peak_allocated_bytes for _, fit in fits]
+        return Probe(
+            token_budget=plan.token_budget,
+            verdict=worst([fit.verdict for _, fit in fits]),
+            spare_bytes=min(spare),
+            most_spare_bytes=min(left + idle for left, idle in zip(spare, cached, strict=True)),
+        )
 
     def what_if(self, plan: RunPlan, known: RunPlan) -> WhatIf:
         """Judge a plan as a cell of the grid."""
-        found = self.probe(plan, known)
-        smallest = min(card.usable_bytes for card in plan.cards)
+        fits = [fit for _, fit in self._fits_elsewhere(plan, known)]
         return WhatIf(
             token_budget=plan.token_budget,
             max_anchors=plan.max_anchors,
-            verdict=found.verdict,
-            worst_headroom_bytes=found.spare_bytes + int(plan.margin * smallest),
+            verdict=worst([fit.verdict for fit in fits]),
+            worst_headroom_bytes=min(fit.headroom_bytes for fit in fits),
         )
+
+    def _fits_elsewhere(self, plan: RunPlan, known: RunPlan) -> list[tuple[Card, Fit]]:
+        placed = dict.fromkeys((role_of(plan, i), card) for i, card in enumerate(plan.cards))
+        return [
+            (card, self._judge(plan, role, self._probe_trace(plan, role, known), card))
+            for role, card in placed
+            if role != "idle"
+        ]
 
     def _probe_trace(self, plan: RunPlan, role: RoleName, known: RunPlan) -> AllocationTrace:
         in_pieces = min(plan.token_budget, known.token_budget) >= known.target_rows > 0

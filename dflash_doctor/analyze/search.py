@@ -17,11 +17,16 @@ SLOPES = (2, 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What one budget came to: the worst verdict, and the least bytes to spare above the margin."""
+    """What one budget came to: the worst verdict, and the least bytes to spare above the margin.
+
+    `spare_bytes` counts all that an uncapped run would reserve, so that what is not negative is sure to fit;
+    `most_spare_bytes` counts allocated bytes alone, so that what is negative cannot fit.
+    """
 
     token_budget: int
     verdict: Verdict
     spare_bytes: int
+    most_spare_bytes: int
 
     @property
     def fits(self) -> bool:
@@ -74,19 +79,24 @@ def _next(fitting: list[Probe], high: Probe | None, floor: int, limit: int, *, i
     low = fitting[-1]
     if high is None:
         if len(fitting) in SLOPES:
-            return min(_where_spare_ends(fitting[-2], low), limit)
+            return min(max(_where_spare_ends(fitting[-2], low), low.token_budget + STEP), limit)
         return min(low.token_budget * 2, limit)
     middle = (low.token_budget + high.token_budget) // 2 // STEP * STEP
-    guess = middle if is_slow else _where_spare_ends(low, high)
+    guess = _where_spare_ends(low, high)
+    if is_slow or guess >= high.token_budget:
+        guess = middle
     return min(max(guess, low.token_budget + STEP), high.token_budget - STEP)
 
 
 def _where_spare_ends(one: Probe, other: Probe) -> int:
-    """Follow the line through two probes to no spare bytes, rounded down, at least one step beyond one."""
-    fall = one.spare_bytes - other.spare_bytes
-    span = other.token_budget - one.token_budget
-    if fall <= 0 or span <= 0:
+    """Follow the line through two probes to no bytes to spare, rounded down.
+
+    Beyond where all fits for sure, the allocated bytes are followed instead.
+    """
+    spare, other_spare = one.spare_bytes, other.spare_bytes
+    if spare < 0:
+        spare, other_spare = one.most_spare_bytes, other.most_spare_bytes
+    if spare <= other_spare:
         return other.token_budget * 2
-    beyond = one.spare_bytes * span // fall
-    furthest = other if other.fits else one
-    return max((one.token_budget + beyond) // STEP * STEP, furthest.token_budget + STEP)
+    span = other.token_budget - one.token_budget
+    return (one.token_budget + spare * span // (spare - other_spare)) // STEP * STEP
