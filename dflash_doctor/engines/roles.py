@@ -1,18 +1,22 @@
 """Trace what one GPU of a plan runs: its loading and its steps, the trainer's own or the user's."""
 
 import importlib
+import os
+import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dflash_doctor.engines.meta.linear_attention import linear_attention
-from dflash_doctor.engines.meta.recorder import Recorder
+from dflash_doctor.engines.meta.recorder import Recorder, is_hidden
 from dflash_doctor.engines.meta.session import device_of, meta_session
 from dflash_doctor.errors import DoctorError
 from dflash_doctor.records.plan import RunPlan
+from dflash_doctor.records.source import short_source
 from dflash_doctor.records.trace import AllocationTrace, Category
 
 RoleName = Literal["target", "drafter"]
@@ -38,16 +42,16 @@ def trace_role(plan: RunPlan, role: RoleName) -> AllocationTrace:
     card = plan.cards[gpu] if gpu < len(plan.cards) else None
     with meta_session(recorder, device_of(card)):
         try:
-            module, step = build(plan, torch.device("meta"))
+            module, step = _pair(build(plan, torch.device("meta")), step_reference(plan, role))
             _mark(recorder, module, step)
             with linear_attention(plan.linear_attention):
-                steady = _run_steps(recorder, module, step)
+                steady = _run_steps(recorder, step)
         except DoctorError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DoctorError(
-                f"the {role} step {step_reference(plan, role)} failed on meta tensors: "
-                f"{type(error).__name__}: {error}",
+                f"the {role} step {step_reference(plan, role)} failed on meta tensors"
+                f" at {_place(error)}: {type(error).__name__}: {error}",
                 hint=f"it must run on device 'meta'; check the plan's sizes or {FLAGS[role]}",
                 exit_code=3,
             ) from error
@@ -67,15 +71,19 @@ def step_reference(plan: RunPlan, role: RoleName) -> str:
 
 
 def load_step(reference: str, flag: str) -> Callable[..., Any]:
-    """Import `module:function`; raises DoctorError naming the flag where that fails."""
+    """Import `module:function`, from this folder too; raises DoctorError naming the flag where that fails."""
     module_name, _, attribute = reference.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         if not attribute:
             raise ValueError("it has no colon")
         function = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:
+        is_plain = isinstance(error, ImportError | AttributeError | ValueError)
+        what = str(error) if is_plain else f"{type(error).__name__} at {_place(error)}: {error}"
         raise DoctorError(
-            f"cannot load the step {reference!r}: {error}",
+            f"cannot load the step {reference!r}: {what}",
             hint=f"{flag} takes module:function, with the module on PYTHONPATH or in this folder",
         ) from error
     if not callable(function):
@@ -83,44 +91,77 @@ def load_step(reference: str, flag: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _pair(built: Any, reference: str) -> tuple[Any, Callable[[], Any]]:
+    """Check what a step's function gave: (module, step)."""
+    if isinstance(built, tuple) and len(built) == 2 and callable(built[1]):
+        return built
+    raise DoctorError(
+        f"{reference} returned {type(built).__name__}, not (module, step)",
+        hint="function(plan, device) returns the module that it trains or runs, and a step without arguments",
+    )
+
+
+def _place(error: BaseException) -> str:
+    """Name the innermost line outside torch that an error came from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_hidden(f.filename)]
+    return f"{short_source(frames[-1].filename)}:{frames[-1].lineno}" if frames else "an unknown line"
+
+
 def _mark(recorder: Recorder, module: Any, step: Any) -> None:
     """Say what the tensors that live through all steps are."""
     if isinstance(module, torch.nn.Module):
         recorder.name_parameters(module)
+        _mark_gradients(recorder, module)
     holds: Mapping[Category, Any] = getattr(step, "holds", {})
     for category, tensors in holds.items():
         recorder.set_category(tensors, category)
 
 
-def _run_steps(recorder: Recorder, module: Any, step: Callable[[], Any]) -> tuple[int, int] | None:
+def _mark_gradients(recorder: Recorder, module: torch.nn.Module) -> None:
+    """Have every gradient of a parameter called so from its birth on, since a step may free it."""
+
+    def mark(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            recorder.set_category([parameter.grad], "gradients")
+
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(mark)
+
+
+def _run_steps(recorder: Recorder, step: Callable[[], Any]) -> tuple[int, int] | None:
     """Run one step, or three where it leaves more than long-lived tensors behind; mark what repeats."""
     loaded = recorder.alive()
     start = len(recorder.events)
-    _run_step(recorder, module, step)
+    _run_step(recorder, step)
     kept = recorder.alive() - loaded
     if loaded <= recorder.alive() and recorder.are_long_lived(kept):
         return start, len(recorder.events)
     for _ in range(MORE_STEPS):
-        _run_step(recorder, module, step)
+        _run_step(recorder, step)
     return None
 
 
-def _run_step(recorder: Recorder, module: Any, step: Callable[[], Any]) -> None:
+def _run_step(recorder: Recorder, step: Callable[[], Any]) -> None:
     recorder.set_phase("forward")
-    handle = register_optimizer_step_post_hook(
-        lambda optimizer, args, kwargs: _mark_optimizer(recorder, optimizer)
-    )
+
+    def mark(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        _mark_optimizer(recorder, optimizer)
+
+    handles = register_optimizer_step_pre_hook(mark), register_optimizer_step_post_hook(mark)
     try:
         result = step()
         del result
     finally:
-        handle.remove()
-    if isinstance(module, torch.nn.Module):
-        grads = [p.grad for p in module.parameters() if p.grad is not None]
-        recorder.set_category(grads, "gradients")
+        for handle in handles:
+            handle.remove()
 
 
 def _mark_optimizer(recorder: Recorder, optimizer: torch.optim.Optimizer) -> None:
-    for state in optimizer.state.values():
-        tensors = [value for value in state.values() if isinstance(value, torch.Tensor) and value.is_meta]
-        recorder.set_category(tensors, "optimizer_state")
+    """Say what an optimizer holds: weights of its own beside the module's, their gradients, its state."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    masters = [p for p in parameters if recorder.category_of(p) == "activations"]
+    recorder.set_category(masters, "master_weights")
+    recorder.set_category((p.grad for p in parameters if p.grad is not None), "gradients")
+    states = (value for state in optimizer.state.values() for value in state.values())
+    recorder.set_category((value for value in states if isinstance(value, torch.Tensor)), "optimizer_state")

@@ -175,6 +175,11 @@ class Recorder:
             if known is not None:
                 self._category[known] = category
 
+    def category_of(self, tensor: torch.Tensor) -> Category | None:
+        """Give the category of a tensor's storage, None where it is not a device storage."""
+        known = self.id_of(tensor)
+        return None if known is None else self._category[known]
+
     def name_parameters(self, module: torch.nn.Module) -> None:
         """Give parameters and buffers their own names as sites, and their categories."""
         named: list[tuple[str, torch.Tensor, Category]] = [
