@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from itertools import pairwise
 from typing import Annotated
 
@@ -54,7 +55,9 @@ def _program(
 
 
 def main() -> None:
-    """Run the program and leave with its exit code."""
+    """Run the program and leave with its exit code; what stdout cannot encode is shown as `?`."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

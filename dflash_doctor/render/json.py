@@ -1,4 +1,7 @@
-"""Build the JSON of a report: bytes as integers, unknown values as null with a reason beside them."""
+"""Build the JSON of a report: bytes as integers, unknown values as null with a reason beside them.
+
+Source lines of packages are named by their package; a user's files keep their whole path.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +19,7 @@ from dflash_doctor.records.report import (
     Savings,
     WhatIf,
 )
+from dflash_doctor.records.source import package_source
 
 MAX_CURVE_POINTS = 2_000
 """Points of a curve that the JSON keeps; the highest of each stretch."""
@@ -115,7 +119,7 @@ def _band(band: ByteBand) -> dict[str, Any]:
 
 
 def _peak_at(peak: PeakAt) -> dict[str, Any]:
-    return {"module": peak.module, "op": peak.op, "phase": peak.phase, "source": peak.source}
+    return {"module": peak.module, "op": peak.op, "phase": peak.phase, "source": _source(peak.source)}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -128,10 +132,14 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "bytes": finding.bytes,
         "module": finding.module,
         "op": finding.op,
-        "source": finding.source,
+        "source": _source(finding.source),
         "message": finding.message,
         "fix": _fix(finding.fix),
     }
+
+
+def _source(source: str | None) -> str | None:
+    return None if source is None else package_source(source)
 
 
 def _fix(fix: Fix | None) -> dict[str, Any] | None:
@@ -170,7 +178,7 @@ def _host(host: HostNeeds) -> dict[str, Any]:
 
 def _allocation(allocation: Allocation) -> dict[str, Any]:
     site = allocation.site
-    stack = [f"{frame.file}:{frame.line}" for frame in site.stack]
+    stack = [package_source(f"{frame.file}:{frame.line}") for frame in site.stack]
     return {
         "bytes": allocation.bytes,
         "shape": list(allocation.shape),

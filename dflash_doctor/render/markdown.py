@@ -5,41 +5,43 @@ from collections.abc import Iterable, Sequence
 
 from dflash_doctor.records.finding import Finding, NotExamined
 from dflash_doctor.records.report import MemoryReport, ProfileReport
-from dflash_doctor.render.profile_lines import (
-    MAX_ALLOCATIONS,
-    allocation_line,
-    allocation_place,
-    profile_sentence,
-)
-from dflash_doctor.render.wording import (
-    HALVED_INSTEAD,
+from dflash_doctor.render.finding_wording import (
+    FOUND_BEFORE,
+    NOTHING_FOUND,
+    NOTHING_LEFT,
     SEVERITY_HEADINGS,
-    VERDICTS,
-    budget_line,
+    ToldFinding,
     by_reason,
     by_severity,
-    category_items,
-    cell_text,
     fix_line,
-    gib,
-    group_gpus,
-    halved_line,
     headline,
-    index_ranges,
-    peak_drops,
-    peak_line,
-    resident_line,
-    run_line,
-    short_path,
-    verdict_sentence,
     what_line,
 )
+from dflash_doctor.render.gpu_table import ALIGN, HEADER, WIDE_NOTE, gpu_row
+from dflash_doctor.render.profile_lines import allocation_rows, profile_sentence
+from dflash_doctor.render.wording import (
+    VERDICTS,
+    GpuGroup,
+    budget_line,
+    capacity_line,
+    category_items,
+    cell_text,
+    gib,
+    group_gpus,
+    halved_instead_line,
+    halved_line,
+    index_ranges,
+    mending_line,
+    peak_line,
+    plain_ops,
+    resident_line,
+    run_line,
+    saving_items,
+    short_path,
+    verdict_sentence,
+    versions_text,
+)
 from dflash_doctor.units import format_bytes
-
-GPU_HEADER = (
-    "GPU", "role", "resident", "features", "activations", "allocated", "reserved", "outside", "capacity",
-    "headroom", "verdict",
-)  # fmt: skip
 
 _MARKUP = re.compile(r"[*<|]|\\(?!`)|(?<!\w)_|_(?!\w)|(?<=\])[(\[:]")
 
@@ -49,21 +51,22 @@ def preflight_markdown(report: MemoryReport, before: MemoryReport | None = None)
     parts = [f"# {_text(verdict_sentence(report))}"]
     if before is not None:
         parts.append(f"Before the fix: {_text(verdict_sentence(before))}")
-    parts += [f"{run_line(report)}; plan `{report.plan_fingerprint}`", *_gpus(report)]
-    parts += _findings(report.findings, report.not_examined)
+    parts += [_text(mending_line(report, before))]
+    parts += [f"{run_line(report)}; plan `{report.plan_fingerprint}`"]
+    if before is not None and before.findings:
+        parts += [f"## {FOUND_BEFORE}", *_by_severity(before.findings, level=3)]
+    parts += _gpus(report, "GPUs" if before is None else "GPUs after the fix")
+    none = NOTHING_FOUND if before is None else NOTHING_LEFT
+    parts += _findings(report.findings, report.not_examined, none)
+    if before is not None:
+        parts += _before_after(before, report)
+    if savings := saving_items(report):
+        parts += ["## Saved by the fix", _bullets(savings)]
     if report.avoided:
         parts += ["## Avoided by this plan", _bullets(report.avoided)]
     parts += ["## What fits", _bullets(_fitting(report))]
     if report.what_if:
         parts.append(_grid(report))
-    if before is not None:
-        parts += _before_after(before, report)
-    if report.savings is not None:
-        never_made = f"{format_bytes(report.savings.never_made_bytes)} of tensors never made, over all GPUs"
-        parts += [
-            "## Saved by the fix",
-            _bullets([never_made, f"peaks lower by {', '.join(peak_drops(report))}"]),
-        ]
     needs = [
         f"memory: {format_bytes(report.host.memory_bytes)}",
         f"disk for checkpoints: {format_bytes(report.host.checkpoint_disk_bytes)}",
@@ -72,7 +75,7 @@ def preflight_markdown(report: MemoryReport, before: MemoryReport | None = None)
     parts += ["## Host needs", _bullets(needs)]
     if report.assumptions:
         parts += ["## Assumptions", _bullets(report.assumptions)]
-    return _document([*parts, "## Holds for", _versions(report.versions.items())])
+    return _document([*parts, "## Holds for", versions_text(report.versions)])
 
 
 def profile_markdown(report: ProfileReport) -> str:
@@ -82,72 +85,78 @@ def profile_markdown(report: ProfileReport) -> str:
         (name, format_bytes(size), f"{100 * size / total:.1f} %")
         for name, size in category_items(report.by_category_bytes.items())
     ]
-    place = f", `{short_path(report.peak_at.source)}`" if report.peak_at.source else ""
     engine = f"{report.engine} engine, {report.seconds:.1f} s"
     parts = [
         f"# {_text(profile_sentence(report))}",
         f"Resident {format_bytes(report.resident_bytes)}; {engine}.",
-        f"Peak in {_text(peak_line(report.peak_at))}{place}.",
+        f"Peak in {_text(peak_line(report.peak_at, quote='`'))}{_at(report.peak_at.source)}.",
         "## Alive at the peak",
         _table(("category", "bytes", "share"), categories, "lrr"),
     ]
     if report.top_allocations:
-        rows = []
-        for allocation in report.top_allocations[:MAX_ALLOCATIONS]:
-            words, source = allocation_place(allocation)
-            path = f"`{short_path(source)}`" if source else ""
-            rows.append((format_bytes(allocation.bytes), allocation_line(allocation), words, path))
-        parts += ["## Largest allocations", _table(("bytes", "tensor", "where", "source"), rows, "rlll")]
-    parts += _findings(report.findings, report.not_examined)
+        rows = [
+            (size, tensor, where, f"`{short_path(source)}`" if source else "")
+            for size, tensor, where, source in allocation_rows(report.top_allocations, quote="`")
+        ]
+        table = _table(("bytes", "tensor", "where", "source"), rows, "rlll")
+        parts += ["## Largest allocations at the peak", table]
+    parts += _findings(report.findings, report.not_examined, NOTHING_FOUND)
     if report.notes:
         parts += ["## Notes on this forecast", _bullets(report.notes)]
-    return _document([*parts, "## Holds for", _versions(report.versions.items())])
+    return _document([*parts, "## Holds for", versions_text(report.versions)])
 
 
-def _gpus(report: MemoryReport) -> list[str]:
+def _gpus(report: MemoryReport, title: str) -> list[str]:
     groups = group_gpus(report.gpus)
-    rows = []
-    details = []
-    for group in groups:
-        gpu = group.report
-        sizes = (
-            sum(gpu.resident_bytes.values()), gpu.features_bytes, gpu.activation_peak_bytes,
-            gpu.peak_allocated_bytes, gpu.peak_reserved_bytes,
-        )  # fmt: skip
-        outside = f"{gib(gpu.outside.low)}-{gib(gpu.outside.high)}"
-        room = (gib(gpu.capacity_bytes), gib(gpu.headroom_bytes), VERDICTS[gpu.verdict])
-        rows.append((index_ranges(group.indices), gpu.role, *map(gib, sizes), outside, *room))
-        place = f", `{short_path(gpu.peak_at.source)}`" if gpu.peak_at.source else ""
-        reason = f"{_text(gpu.reason)}; " if gpu.reason else ""
-        details.append(
-            f"- **{group.label} {gpu.role}**: {reason}peak in {_text(peak_line(gpu.peak_at))}{place}; "
-            f"resident: {_text(resident_line(gpu))}; loading peak {format_bytes(gpu.load_peak_bytes)}; "
-            f"outside PyTorch {format_bytes(gpu.outside.likely)} ({_text(gpu.outside.basis)})"
-        )
-    if not rows:
+    if not groups:
         return []
-    note = "In GiB; activations, allocated and reserved at their peaks; outside PyTorch is a band."
-    return ["## GPUs", _table(GPU_HEADER, rows, "llrrrrrrrrl"), note, "\n".join(details)]
+    table = _table(HEADER, map(gpu_row, groups), ALIGN)
+    return [f"## {title}", table, WIDE_NOTE, "\n".join(map(_gpu_details, groups))]
 
 
-def _findings(findings: Sequence[Finding], not_examined: Sequence[NotExamined]) -> list[str]:
-    parts = [] if findings else ["## No findings"]
+def _gpu_details(group: GpuGroup) -> str:
+    """Say below the table why a group would not fit, where its peak is and what it holds."""
+    gpu = group.report
+    lines = [f"- **{group.label} {gpu.role}**" + (f": {_text(plain_ops(gpu.reason))}" if gpu.reason else "")]
+    if gpu.peak_allocated_bytes:
+        lines += [
+            f"  - peak in {_text(peak_line(gpu.peak_at, quote='`'))}{_at(gpu.peak_at.source)}",
+            f"  - resident: {_text(resident_line(gpu))}",
+            f"  - loading: peak {format_bytes(gpu.load_peak_bytes)}",
+            f"  - capacity: {_text(capacity_line(gpu))}",
+        ]
+    return "\n".join(lines)
+
+
+def _at(source: str | None) -> str:
+    return f", at `{short_path(source)}`" if source else ""
+
+
+def _findings(findings: Sequence[Finding], not_examined: Sequence[NotExamined], none: str) -> list[str]:
+    parts = _by_severity(findings, level=2) if findings else [f"## {none}"]
+    return parts + (["## Not examined", _bullets(by_reason(not_examined))] if not_examined else [])
+
+
+def _by_severity(findings: Sequence[Finding], *, level: int) -> list[str]:
+    parts = []
     for severity, group in by_severity(findings):
-        parts.append(f"## {SEVERITY_HEADINGS[severity]}")
-        for finding in group:
-            lines = [f"### {_text(headline(finding))}", ""]
-            lines += [f"- at `{short_path(finding.source)}`"] if finding.source else []
-            lines += [f"- {_text(what)}"] if (what := what_line(finding)) else []
-            lines += [f"- fix: {_text(fix_line(finding.fix))}"] if finding.fix else []
-            parts.append("\n".join(lines).rstrip())
-    if not_examined:
-        parts += ["## Not examined", _bullets(by_reason(not_examined))]
+        parts.append(f"{'#' * level} {SEVERITY_HEADINGS[severity]} ({len(group)})")
+        parts += [_finding(told, level + 1) for told in group]
     return parts
 
 
+def _finding(told: ToldFinding, level: int) -> str:
+    finding = told.finding
+    lines = [f"{'#' * level} {_text(headline(finding))}", ""]
+    lines += [f"- at `{place}`"] if (place := told.place()) else []
+    lines += [f"- what: {_text(what)}"] if (what := what_line(finding, quote="`")) else []
+    lines += [f"- fix: {_text(fix_line(finding.fix, quote='`'))}"] if finding.fix else []
+    return "\n".join(lines).rstrip()
+
+
 def _fitting(report: MemoryReport) -> list[str]:
-    lines = [budget_line(report)]
-    return lines if report.halved_budget is None else [*lines, halved_line(report.halved_budget)]
+    halved = report.halved_budget
+    return [budget_line(report), *([] if halved is None else [halved_line(halved, report.verdict)])]
 
 
 def _grid(report: MemoryReport) -> str:
@@ -167,13 +176,17 @@ def _before_after(before: MemoryReport, after: MemoryReport) -> list[str]:
         new, old = group.report, earlier.get(group.indices[0])
         if old is not None:
             drop = old.peak_reserved_bytes - new.peak_reserved_bytes
-            sizes = (old.peak_reserved_bytes, new.peak_reserved_bytes, drop, new.headroom_bytes)
+            headroom = (old.headroom_bytes, new.headroom_bytes)
+            sizes = (old.peak_reserved_bytes, new.peak_reserved_bytes, drop, *headroom)
             verdicts = f"{VERDICTS[old.verdict]} -> {VERDICTS[new.verdict]}"
             rows.append((index_ranges(group.indices), new.role, *map(gib, sizes), verdicts))
-    header = ("GPU", "role", "reserved before", "after", "drop", "headroom after", "verdict")
-    parts = ["## Before and after the fix", _table(header, rows, "llrrrrl")]
+    header = (
+        "GPU", "role", "reserved before", "reserved after", "less by", "headroom before", "headroom after",
+        "verdict",
+    )  # fmt: skip
+    parts = ["## Before and after the fix", _table(header, rows, "llrrrrrl"), "In GiB; reserved at its peak."]
     if before.halved_budget is not None:
-        parts.append(halved_line(before.halved_budget, HALVED_INSTEAD))
+        parts.append(halved_instead_line(before.halved_budget))
     return parts
 
 
@@ -196,10 +209,6 @@ def _text(text: str) -> str:
 
 def _bullets(items: Iterable[str]) -> str:
     return "\n".join(f"- {_text(item)}" for item in items)
-
-
-def _versions(versions: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions) or "unknown versions"
 
 
 def _document(parts: Sequence[str]) -> str:

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from dflash_doctor.render.wording import CATEGORIES, gib, plural
+from dflash_doctor.render.wording import CATEGORIES
 from dflash_doctor.units import format_bytes
 
-PLOT_WIDTH, PLOT_HEIGHT = 60, 12
-MIN_NAME = 3
-"""Letters of a phase's name below which it is left out."""
+PLOT_WIDTH, PLOT_HEIGHT = 90, 12
+GIB, MIB = 2**30, 2**20
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 RESERVED_MARK, ASCII_RESERVED = "─", "-"
 MARKS = {
@@ -67,13 +66,19 @@ def memory_curve(
     height: int = PLOT_HEIGHT,
     is_ascii: bool = False,
 ) -> list[Text]:
-    """Plot allocated bytes as an area and reserved bytes as a line, over events; phases below."""
+    """Plot allocated bytes as an area and reserved bytes as a line, over events; phases below.
+
+    A phase too narrow for its name is marked by its first letter, which the legend explains.
+    """
     if not curve:
         return [Text("no events")]
     stop = max([curve[-1][0] + 1, *(end for _, _, end in phases)])
     columns = _columns(curve, stop, width)
     top = max(max(pair) for pair in columns) or 1
-    labels = {height - 1: gib(top), height // 2: gib(round(top * (height // 2 + 0.5) / height)), 0: gib(0)}
+    unit, unit_name = (GIB, "GiB") if top >= GIB else (MIB, "MiB")
+    middle = top * (height // 2 + 0.5) / height
+    sizes = {height - 1: top, height // 2: middle, 0: 0}
+    labels = {row: f"{size / unit:.2f}" for row, size in sizes.items()}
     margin = max(map(len, labels.values()))
     lines = []
     for row in reversed(range(height)):
@@ -83,10 +88,13 @@ def memory_curve(
         line.rstrip()
         lines.append(line)
     lines.append(Text(f"{'':>{margin}} +{'-' * width}", style="dim"))
-    lines.append(Text(f"{'':>{margin}}  {_phase_ruler(phases, stop, width)}", style="dim"))
+    ruler, initials = _phase_ruler(phases, stop, width)
     full, mark = ("#", ASCII_RESERVED) if is_ascii else (EIGHTHS[-1], RESERVED_MARK)
-    legend = f"{full} allocated  {mark} reserved, in GiB, over {plural(len(curve), 'event')}"
-    return [*lines, Text(f"{'':>{margin}}  {legend}", style="dim")]
+    legend = f"{full} allocated, {mark} reserved, in {unit_name}"
+    events = f"{len(curve):,} allocations and frees from left to right"
+    for text in (ruler, initials, legend, events):
+        lines += [Text(f"{'':>{margin}}  {text}", style="dim")] if text else []
+    return lines
 
 
 def _columns(curve: Curve, stop: int, width: int) -> list[tuple[int, int]]:
@@ -116,11 +124,17 @@ def _draw_cell(line: Text, row: int, allocated: float, reserved: float, height: 
         line.append(" ")
 
 
-def _phase_ruler(phases: Phases, stop: int, width: int) -> str:
-    """Mark where phases begin, with as much of their names as their columns hold."""
+def _phase_ruler(phases: Phases, stop: int, width: int) -> tuple[str, str]:
+    """Mark where phases begin with their names or first letters, and explain those letters."""
     ruler = ""
+    initials: dict[str, str] = {}
     for name, start, end in phases:
-        column, room = start * width // stop, (end - start) * width // stop
-        if column >= len(ruler) and room:
-            ruler = ruler.ljust(column) + "|" + (name[: room - 1] if room > MIN_NAME else "")
-    return ruler
+        column = start * width // stop
+        room = end * width // stop - column - 1
+        if column < len(ruler) or room < 1:
+            continue
+        shown = name if len(name) <= room else name[0]
+        if shown != name:
+            initials[shown] = name
+        ruler = ruler.ljust(column) + "|" + shown
+    return ruler, ", ".join(f"{letter} {name}" for letter, name in initials.items())

@@ -1,17 +1,21 @@
 """Write the profile of one model's step as lines of text."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from dflash_doctor.records.report import Allocation, ProfileReport
 from dflash_doctor.render.finding_lines import finding_lines
 from dflash_doctor.render.layout import bullets, heading, paragraph
 from dflash_doctor.render.plot import PLOT_WIDTH, memory_curve, stacked_bar
-from dflash_doctor.render.wording import peak_line, short_path
+from dflash_doctor.render.wording import peak_line, place_words, short_path, versions_text
 from dflash_doctor.units import format_bytes
 
 MAX_ALLOCATIONS = 10
 AXIS_WIDTH = 10
 """Columns that the labels of the plot may take."""
+NARROW_HANG = 4
 
 
 def profile_lines(report: ProfileReport, width: int, *, is_ascii: bool = False) -> list[Text]:
@@ -28,16 +32,14 @@ def profile_lines(report: ProfileReport, width: int, *, is_ascii: bool = False) 
     plot_width = min(PLOT_WIDTH, width - AXIS_WIDTH)
     lines += memory_curve(report.curve, report.phases, width=plot_width, is_ascii=is_ascii)
     if report.top_allocations:
-        lines += heading("Largest allocations")
-        for number, allocation in enumerate(report.top_allocations[:MAX_ALLOCATIONS], start=1):
-            lines += _allocation_lines(number, allocation, width)
+        lines += heading("Largest allocations at the peak")
+        lines += _allocation_lines(report.top_allocations, width)
     lines += finding_lines(report.findings, report.not_examined, width)
     if report.notes:
         lines += heading("Notes on this forecast")
         lines += bullets(report.notes, width)
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines += heading("Holds for")
-    return lines + paragraph(versions or "unknown versions", width)
+    return lines + paragraph(versions_text(report.versions), width)
 
 
 def profile_sentence(report: ProfileReport) -> str:
@@ -52,29 +54,42 @@ def profile_sentence(report: ProfileReport) -> str:
     return f"FITS in {card}: {peak}" if report.fits else f"WON'T FIT in {card}: {peak}"
 
 
-def allocation_line(allocation: Allocation) -> str:
-    """Say what an allocation is: shape, dtype, category."""
-    dtype = allocation.dtype.removeprefix("torch.")
-    return f"{list(allocation.shape)} {dtype}, {allocation.category.replace('_', ' ')}"
+def allocation_rows(allocations: Sequence[Allocation], *, quote: str = "") -> list[tuple[str, str, str, str]]:
+    """Give size, tensor, place and source line of the largest ones; those that are alike are one row."""
+    rows = []
+    for allocation, count in Counter(map(_alike, allocations[:MAX_ALLOCATIONS])).items():
+        num_bytes, shape, dtype, category, phase, module, op, source = allocation
+        times = f"{count} x " if count > 1 else ""
+        tensor = f"{list(shape)} {dtype.removeprefix('torch.')}, {category.replace('_', ' ')}"
+        where = place_words(phase, module, op, quote=quote)
+        rows.append((f"{times}{format_bytes(num_bytes)}", tensor, where, source))
+    return rows
 
 
-def allocation_place(allocation: Allocation) -> tuple[str, str | None]:
-    """Say in which phase, module and op an allocation is made, and give its source line."""
+def _alike(allocation: Allocation) -> tuple[int, tuple[int, ...], str, str, str, str, str, str]:
+    """Give what is shown of an allocation."""
     site = allocation.site
-    words = ", ".join(part for part in (site.phase, site.module, site.op) if part)
-    return words, f"{site.stack[0].file}:{site.stack[0].line}" if site.stack else None
+    source = f"{site.stack[0].file}:{site.stack[0].line}" if site.stack else ""
+    tensor = (allocation.bytes, allocation.shape, allocation.dtype, allocation.category)
+    return (*tensor, site.phase, site.module, site.op, source)
 
 
-def _allocation_lines(number: int, allocation: Allocation, width: int) -> list[Text]:
-    hang = " " * 5
-    words, source = allocation_place(allocation)
-    first = f"{format_bytes(allocation.bytes)}  {allocation_line(allocation)}"
-    lines = paragraph(first, width, indent=f"{number:>3}  ", hang=hang)
-    path = short_path(source, width - len(hang)) if source else ""
-    if source and len(hang) + len(words) + 2 + len(short_path(source)) <= width:
-        return [*lines, Text(f"{hang}{words}, {path}", style="dim")]
-    lines += paragraph(words, width, indent=hang, style="dim")
-    return [*lines, Text(f"{hang}{path}", style="dim")] if path else lines
+def _allocation_lines(allocations: Sequence[Allocation], width: int) -> list[Text]:
+    """Write each with its size in a column, and its place below, on one line where that is wide enough."""
+    rows = allocation_rows(allocations)
+    column = max(len(size) for size, *_ in rows)
+    longest = max(len(short_path(source)) for *_, source in rows)
+    hang = " " * (column + 2 if column + 2 + longest <= width else NARROW_HANG)
+    lines: list[Text] = []
+    for size, tensor, where, source in rows:
+        path = short_path(source, width - len(hang)) if source else ""
+        lines += paragraph(tensor, width, indent=f"{size:>{column}}  ", hang=" " * (column + 2))
+        if len(hang) + len(where) + 2 + len(short_path(source)) <= width:
+            lines.append(Text(hang + ", ".join(part for part in (where, path) if part), style="dim"))
+        else:
+            lines += paragraph(where, width, indent=hang, style="dim")
+            lines += [Text(hang + path, style="dim")] if path else []
+    return lines
 
 
 def _style(report: ProfileReport) -> str:

@@ -1,11 +1,12 @@
-"""Say a report's facts in words: verdicts, groups of GPUs, headlines, places, sizes."""
+"""Say a report's facts in words: verdicts, groups of GPUs, places, sizes."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dflash_doctor.records.finding import Finding, Fix, NotExamined, Severity
+from dflash_doctor.records.reads import base_name
 from dflash_doctor.records.report import GpuReport, MemoryReport, PeakAt, Verdict, WhatIf
+from dflash_doctor.records.source import short_source
 from dflash_doctor.units import format_bytes
 
 VERDICTS: dict[Verdict, str] = {
@@ -14,8 +15,6 @@ VERDICTS: dict[Verdict, str] = {
     "wont-fit": "won't fit",
     "unknown": "unknown",
 }
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-SEVERITY_HEADINGS: dict[Severity, str] = {"error": "Errors", "warning": "Warnings", "info": "Notes"}
 CATEGORIES = {
     "weights": "weights",
     "buffers": "buffers",
@@ -31,8 +30,9 @@ CATEGORIES = {
 }
 """Categories of memory in the order in which they are shown, with their names."""
 
-HALVED_INSTEAD = "Without the fix, with the token budget halved to"
-_SHAPE = re.compile(r" (\[\d+(?:, \d+)*\])")
+_ATEN = re.compile(r"\baten\.(\w+)\.\w+")
+NOT_SEARCHED = "not searched"
+"""How the reason begins where the largest budget was not looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,14 @@ def verdict_sentence(report: MemoryReport) -> str:
         reason = next(
             (g.report.reason for g in groups if g.report.verdict == "unknown" and g.report.reason), ""
         )
-        return f"{word}: whether {name} fits could not be determined" + (f": {reason}" if reason else "")
+        lead = f"{word}: whether {name} fits could not be determined"
+        return f"{lead}: {plain_ops(reason)}" if reason else lead
     if report.verdict == "wont-fit":
         failing = [g for g in groups if g.report.verdict == "wont-fit"]
         count = sum(len(g.indices) for g in failing)
         total = len(report.gpus)
         where = f"all {total} GPUs" if count == total > 1 else f"{count} of {plural(total, 'GPU')}"
-        short = ", ".join(
+        short = " and ".join(
             f"{format_bytes(-g.report.headroom_bytes)} on {g.label}"
             for g in failing
             if g.report.headroom_bytes < 0
@@ -113,7 +114,24 @@ def verdict_sentence(report: MemoryReport) -> str:
     spare = f"{format_bytes(max(fullest.report.headroom_bytes, 0))} to spare on {fullest.label}"
     if report.verdict == "tight":
         return f"{word}: {name} fits, but with less than the margin: {spare}"
-    return f"{word}: {name} with {spare}" + (", the fullest" if len(groups) > 1 else "")
+    return f"{word}: {name} has {spare}" + (", the fullest" if len(groups) > 1 else "")
+
+
+def mending_line(report: MemoryReport, before: MemoryReport | None) -> str:
+    """Say how to mend a plan that does not fit, or what the fix had to give up; empty where neither is so."""
+    if before is not None:
+        budget, asked = report.token_budget, before.token_budget
+        if budget is None or asked is None or budget == asked:
+            return ""
+        return f"The fix lowers the token budget from {asked:,} to {budget:,}."
+    if report.verdict != "wont-fit" or any(map(_state_exceeds, report.gpus)):
+        return ""
+    return "To mend it: add --fix to see the tuned plan; --fix-to run.toml writes it."
+
+
+def _state_exceeds(gpu: GpuReport) -> bool:
+    """Say whether what is resident alone is more than the card holds: no tuning mends that."""
+    return sum(gpu.resident_bytes.values()) + gpu.outside.likely > gpu.capacity_bytes
 
 
 def run_line(report: MemoryReport) -> str:
@@ -126,46 +144,9 @@ def run_line(report: MemoryReport) -> str:
     return ", ".join([*parts, f"{report.engine} engine", f"{report.seconds:.1f} s"])
 
 
-def headline(finding: Finding) -> str:
-    """Give a finding's message with GPUs, code and any doubt; the shape moves to the line below."""
-    message = _SHAPE.sub("", finding.message, count=1)
-    where = f" on {gpus_text(finding.gpus)}" if finding.gpus else ""
-    doubt = "" if finding.confidence == "proved" else f", {finding.confidence}"
-    return f"{message}{where} ({finding.code}{doubt})"
-
-
-def what_line(finding: Finding) -> str:
-    """Say what a finding is about: shape, module, op, and that it is proved."""
-    shape = _SHAPE.search(finding.message)
-    proof = "proved by the trace" if finding.confidence == "proved" and finding.op else None
-    parts = [shape.group(1) if shape else None, finding.module, finding.op, proof]
-    return ", ".join(part for part in parts if part)
-
-
-def fix_line(fix: Fix) -> str:
-    """Give a fix with how safe it is and the setting that makes it."""
-    safety = fix.safety.replace("-", " ")
-    return f"{fix.text} ({safety})" + (f"; set {fix.setting}" if fix.setting else "")
-
-
-def by_severity(findings: Iterable[Finding]) -> list[tuple[Severity, list[Finding]]]:
-    """Group findings, most severe first, in their order."""
-    found = list(findings)
-    groups = [(severity, [f for f in found if f.severity == severity]) for severity in SEVERITIES]
-    return [(severity, group) for severity, group in groups if group]
-
-
-def by_reason(not_examined: Iterable[NotExamined]) -> list[str]:
-    """Give one line for all rules that could not be examined for one reason."""
-    reasons: dict[str, list[str]] = {}
-    for item in not_examined:
-        reasons.setdefault(item.reason, []).append(item.code)
-    return [f"{', '.join(codes)}: {reason}" for reason, codes in reasons.items()]
-
-
 def short_path(source: str, width: int | None = None) -> str:
-    """Leave out what a path shares with every installed package, and its beginning where it is too long."""
-    path = re.split(r"(?:site|dist)-packages/", source.replace("\\", "/"))[-1]
+    """Name a source line as short as it is clear, without its beginning where it is still too long."""
+    path = short_source(source)
     if width is None or len(path) <= width:
         return path
     parts = path.split("/")
@@ -175,9 +156,20 @@ def short_path(source: str, width: int | None = None) -> str:
     return path
 
 
-def peak_line(peak: PeakAt) -> str:
+def plain_ops(text: str) -> str:
+    """Leave namespace and overload out of the ops that a text names: `aten.mm.default` is `mm`."""
+    return _ATEN.sub("\\1", text)
+
+
+def place_words(phase: str, module: str, op: str, *, quote: str = "") -> str:
+    """Say in which phase, module and op something is; names of code go in quotes."""
+    names = (module, "" if op == phase else base_name(op))
+    return ", ".join(part for part in (phase, *(f"{quote}{n}{quote}" for n in names if n)) if part)
+
+
+def peak_line(peak: PeakAt, *, quote: str = "") -> str:
     """Say where and when a peak is, without its source line."""
-    return ", ".join(part for part in (peak.phase, peak.module, peak.op) if part)
+    return place_words(peak.phase, peak.module, peak.op, quote=quote)
 
 
 def category_items(sizes: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -194,29 +186,25 @@ def resident_line(report: GpuReport) -> str:
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in parts)
 
 
-def peak_drops(report: MemoryReport) -> list[str]:
-    """Give the drop of each GPU's peak, equal ones together."""
-    if report.savings is None:
-        return []
-    drops: dict[int, list[int]] = {}
-    for gpu, drop in zip(report.gpus, report.savings.peak_drop_bytes, strict=False):
-        drops.setdefault(drop, []).append(gpu.index)
-    return [f"{format_bytes(drop)} on {gpus_text(indices)}" for drop, indices in drops.items()]
-
-
 def budget_line(report: MemoryReport) -> str:
     """Say which token budget is the largest that fits, or why that is not known."""
-    reason = report.largest_token_budget_reason
-    if report.largest_token_budget is None:
-        return f"Largest token budget that fits: unknown{f' ({reason})' if reason else ''}"
-    return (
-        f"Largest token budget that fits: {report.largest_token_budget:,}{f' ({reason})' if reason else ''}"
-    )
+    lead, reason = "Largest token budget that fits", report.largest_token_budget_reason
+    if report.largest_token_budget is not None:
+        return f"{lead}: {report.largest_token_budget:,}" + (f" ({reason})" if reason else "")
+    if not reason or reason.startswith(NOT_SEARCHED):
+        return f"{lead}: {reason or 'unknown'}"
+    return f"{lead}: none found, {reason}"
 
 
-def halved_line(cell: WhatIf, lead: str = "Or halve the token budget to") -> str:
-    """Say what half the token budget would do."""
+def halved_line(cell: WhatIf, verdict: Verdict) -> str:
+    """Say what half the token budget would do for a plan of this verdict."""
+    lead = "Or halve the token budget to" if verdict == "wont-fit" else "With half the token budget,"
     return f"{lead} {cell.token_budget:,}: {cell_text(cell)}"
+
+
+def halved_instead_line(cell: WhatIf) -> str:
+    """Say what half the token budget would do in the place of a fix."""
+    return f"Without the fix, with the token budget halved to {cell.token_budget:,}: {cell_text(cell)}"
 
 
 def cell_text(cell: WhatIf) -> str:
@@ -227,3 +215,37 @@ def cell_text(cell: WhatIf) -> str:
     if cell.verdict == "wont-fit":
         return f"won't fit, over by {format_bytes(-spare)}" if spare < 0 else "won't fit"
     return f"{VERDICTS[cell.verdict]}, {format_bytes(max(spare, 0))} to spare"
+
+
+def saving_items(report: MemoryReport) -> list[str]:
+    """Say what a fix saves: bytes of tensors never made, and the drop of the allocated peaks."""
+    if report.savings is None:
+        return []
+    never_made = f"{format_bytes(report.savings.never_made_bytes)} of tensors never made, over all GPUs"
+    return [never_made, f"allocated peaks lower by {' and '.join(_peak_drops(report))}"]
+
+
+def _peak_drops(report: MemoryReport) -> list[str]:
+    """Give the drop of each GPU's peak, equal ones together."""
+    assert report.savings is not None
+    drops: dict[int, list[int]] = {}
+    for gpu, drop in zip(report.gpus, report.savings.peak_drop_bytes, strict=False):
+        drops.setdefault(drop, []).append(gpu.index)
+    return [f"{format_bytes(drop)} on {gpus_text(indices)}" for drop, indices in drops.items()]
+
+
+def band_text(gpu: GpuReport) -> str:
+    """Give the band of what lies outside PyTorch, in GiB without the unit."""
+    low, high = gib(gpu.outside.low), gib(gpu.outside.high)
+    return low if low == high else f"{low}-{high}"
+
+
+def capacity_line(gpu: GpuReport) -> str:
+    """Say what a GPU can hold, and what of that lies outside PyTorch."""
+    outside = f"{gib(gpu.outside.likely)} GiB outside PyTorch"
+    return f"{format_bytes(gpu.capacity_bytes)}, {outside} (band {band_text(gpu)}; {gpu.outside.basis})"
+
+
+def versions_text(versions: Mapping[str, str]) -> str:
+    """Name the versions that a report holds for."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items()) or "unknown versions"

@@ -220,3 +220,12 @@ def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> N
 def test_an_unknown_rule_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "unused-vocab-logits"]) == 2
     assert "did you mean unused-full-vocab-logits?" in capsys.readouterr().err
+
+
+def test_a_stdout_that_knows_only_ascii_gets_question_marks() -> None:
+    code = (
+        "import sys, dflash_doctor.cli; program = sys.modules['dflash_doctor.cli.app']; "
+        "program.run = lambda arguments: print('2 \\u00d7 80 GiB') or 0; program.main()"
+    )
+    done = run_python(code, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 ? 80 GiB\n", "")

@@ -49,7 +49,7 @@ def crash_target(index: int) -> GpuReport:
         peak_at=PeakAt(module="lm_head", op="aten.mm.default", phase="forward", source=f"{MODELING}:1716"),
         load_peak_bytes=gib(50.1),
         verdict="wont-fit",
-        reason="a request of 30.31 GiB at lm_head cannot be had",
+        reason="30.31 GiB cannot be had in lm_head (aten.mm.default, forward)",
         failed_request_bytes=LOGITS,
     )
 
@@ -75,7 +75,7 @@ def crash_drafter(index: int = 7) -> GpuReport:
         ),
         load_peak_bytes=gib(29.68),
         verdict="wont-fit",
-        reason="a request of 30.31 GiB at aten.roll cannot be had",
+        reason="30.31 GiB cannot be had in the step (aten.roll.default, forward)",
         failed_request_bytes=LOGITS,
     )  # fmt: skip
 
@@ -117,6 +117,28 @@ DF002 = Finding(
         setting='loss.projection = "selected"',
     ),
 )
+DF003 = tuple(
+    Finding(
+        code="DF003",
+        name="unchunked-vocab-loss",
+        severity="error",
+        confidence="proved",
+        gpus=(7,),
+        bytes=gib(45.47),
+        module=None,
+        op="aten._log_softmax.default",
+        source=f"/data/scripts/dflash_model.py:{line}",
+        message="vocabulary log_softmax [1, 8192, 248320] runs in one piece: 7 tensors of this size alive "
+        "together, 45.47 GiB",
+        fix=Fix(
+            text="compute logits, loss and the gradient of the hidden states chunk by chunk of rows, "
+            "and keep only that gradient",
+            safety="safe",
+            setting="loss.chunked = true",
+        ),
+    )
+    for line in (61, 62)
+)
 DF501 = Finding(
     code="DF501",
     name="fragmentation-gap",
@@ -150,7 +172,7 @@ def crash_report() -> MemoryReport:
         engine="meta",
         verdict="wont-fit",
         gpus=(*(crash_target(i) for i in range(7)), crash_drafter()),
-        findings=(DF001, DF002, DF501),
+        findings=(DF001, DF002, *DF003, DF501),
         not_examined=(NotExamined(code="DF104", reason="no op trace of the drafter"),),
         largest_token_budget=19_456,
         largest_token_budget_reason="the drafter is the limit",
@@ -215,7 +237,8 @@ def fixed_report() -> MemoryReport:
     )
     before = crash_report()
     drops = tuple(
-        old.peak_reserved_bytes - new.peak_reserved_bytes for old, new in zip(before.gpus, gpus, strict=True)
+        old.peak_allocated_bytes - new.peak_allocated_bytes
+        for old, new in zip(before.gpus, gpus, strict=True)
     )
     return MemoryReport(
         plan_name="founding-crash, fixed",
@@ -283,8 +306,8 @@ def profile_report() -> ProfileReport:
         phases=(("load", 0, 4), ("forward", 4, 50), ("forward", 50, 100)),
         findings=(DF001,),
         not_examined=(
-            NotExamined(code="DF301", reason="it needs a card to fit on"),
-            NotExamined(code="DF302", reason="it needs a card to fit on"),
+            NotExamined(code="DF301", reason="no GPU to fit on"),
+            NotExamined(code="DF302", reason="no GPU to fit on"),
         ),
         versions=VERSIONS,
         seconds=2.31,

@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 
 from dflash_doctor.render.json import preflight_json, profile_json, thin_curve
-from tests.doctor.render.sample_reports import LOGITS, MODELING, crash_report, fixed_report, profile_report
+from tests.doctor.render.sample_reports import LOGITS, crash_report, fixed_report, profile_report
+
+MODELING_LINE = "transformers/models/qwen3_5/modeling_qwen3_5.py:1716"
 
 
 def test_preflight_has_every_key_with_bytes_as_integers() -> None:
@@ -22,7 +24,7 @@ def test_preflight_has_every_key_with_bytes_as_integers() -> None:
     sizes = [value for key, value in gpu.items() if key.endswith("_bytes")]
     assert all(isinstance(value, (int, dict)) for value in sizes)
     assert gpu["peak_at"] == {
-        "module": "lm_head", "op": "aten.mm.default", "phase": "forward", "source": f"{MODELING}:1716",
+        "module": "lm_head", "op": "aten.mm.default", "phase": "forward", "source": MODELING_LINE,
     }  # fmt: skip
     assert built["schema_version"] == 1
     assert built["before"] is None
@@ -39,7 +41,7 @@ def test_a_finding_has_exactly_the_agreed_keys() -> None:
         "bytes": LOGITS,
         "module": "lm_head",
         "op": "aten.mm.default",
-        "source": f"{MODELING}:1716",
+        "source": MODELING_LINE,
         "message": "lm_head output [1, 65536, 248320] is never read: 30.31 GiB",
         "fix": {
             "text": "call the body, `model.model(...)` or `model.base_model(...)`, which gives hidden states "
@@ -53,6 +55,9 @@ def test_a_finding_has_exactly_the_agreed_keys() -> None:
 def test_the_plan_before_the_fix_goes_along() -> None:
     built = preflight_json(fixed_report(), crash_report())
     assert built["before"] == preflight_json(crash_report())
+    assert built["before"]["verdict"] == "wont-fit"
+    assert [finding["code"] for finding in built["before"]["findings"]][:2] == ["DF001", "DF002"]
+    assert built["before"]["halved_budget"]["token_budget"] == 32_768
     assert built["savings"]["never_made_bytes"] == 9 * LOGITS
     assert len(built["savings"]["peak_drop_bytes"]) == 8
 
@@ -66,6 +71,14 @@ def test_profile_has_every_key() -> None:
     } <= set(built)  # fmt: skip
     assert set(built["top_allocations"][0]) >= {"bytes", "shape", "dtype", "module", "op", "source", "phase"}
     assert built["extra"]["note"] == ["a", 1]
+
+
+def test_sources_of_packages_are_short_and_a_users_are_whole() -> None:
+    built = preflight_json(crash_report())
+    assert built["findings"][0]["source"] == MODELING_LINE
+    assert built["findings"][1]["source"] == "/data/scripts/dflash_model.py:51"
+    (source,) = profile_json(profile_report())["top_allocations"][0]["stack"]
+    assert source == "transformers/models/qwen3_5/modeling_qwen3_5.py:480"
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_peak_and_end() -> None:

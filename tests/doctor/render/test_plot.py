@@ -35,7 +35,18 @@ def test_a_curve_shows_area_line_phases_and_scale() -> None:
         "0.00 |██████████",
         "     +----------",
         "      |load|x",
-        "      █ allocated  ─ reserved, in GiB, over 3 events",
+        "      █ allocated, ─ reserved, in GiB",
+        "      3 allocations and frees from left to right",
+    ]
+
+
+def test_a_phase_too_narrow_for_its_name_is_marked_by_a_letter() -> None:
+    phases = [("load", 0, 20), ("forward", 20, 24), ("backward", 24, 38), ("optimizer", 38, 40)]
+    lines = plain(memory_curve([(39, 3 * 2**20, 4 * 2**20)], phases, width=40, height=3))
+    assert lines[-4:-1] == [
+        "      |load               |f  |backward     |o",
+        "      f forward, o optimizer",
+        "      █ allocated, ─ reserved, in MiB",
     ]
 
 
