@@ -126,15 +126,10 @@ def _draw_cell(line: Text, row: int, allocated: float, reserved: float, height: 
 
 def _phase_ruler(phases: Phases, stop: int, width: int) -> tuple[str, str]:
     """Mark where phases begin with their names or first letters, and explain those letters."""
+    spans = [(name, start * width // stop, end * width // stop) for name, start, end in phases]
+    spans = [(name, column, end) for name, column, end in spans if end - column > 1]
+    initials = {name: name[0] for name, column, end in spans if len(name) >= end - column}
     ruler = ""
-    initials: dict[str, str] = {}
-    for name, start, end in phases:
-        column = start * width // stop
-        room = end * width // stop - column - 1
-        if column < len(ruler) or room < 1:
-            continue
-        shown = name if len(name) <= room else name[0]
-        if shown != name:
-            initials[shown] = name
-        ruler = ruler.ljust(column) + "|" + shown
-    return ruler, ", ".join(f"{letter} {name}" for letter, name in initials.items())
+    for name, column, _ in spans:
+        ruler = ruler.ljust(column) + "|" + initials.get(name, name)
+    return ruler, ", ".join(f"{letter} {name}" for name, letter in initials.items())

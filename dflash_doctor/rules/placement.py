@@ -96,7 +96,7 @@ class DeviceOverCapacity(Rule):
                 short = report.failed_request_bytes
                 message += f": no block of {format_bytes(short)} can be had"
             fix = Fix(
-                text="remove the waste that the other findings name; then lower the token budget",
+                text="remove any waste that other findings name; then lower the token budget",
                 safety="needs-care",
                 setting="--token-budget",
             )
