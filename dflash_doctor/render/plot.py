@@ -128,7 +128,8 @@ def _phase_ruler(phases: Phases, stop: int, width: int) -> tuple[str, str]:
     """Mark where phases begin with their names or first letters, and explain those letters."""
     spans = [(name, start * width // stop, end * width // stop) for name, start, end in phases]
     spans = [(name, column, end) for name, column, end in spans if end - column > 1]
-    initials = {name: name[0] for name, column, end in spans if len(name) >= end - column}
+    narrow = {name for name, column, end in spans if len(name) >= end - column}
+    initials = {name: name[0] for name, _, _ in spans if name in narrow}
     ruler = ""
     for name, column, _ in spans:
         ruler = ruler.ljust(column) + "|" + initials.get(name, name)

@@ -45,7 +45,7 @@ def profile_lines(report: ProfileReport, width: int, *, is_ascii: bool = False) 
 def profile_sentence(report: ProfileReport) -> str:
     """Say the peak in one sentence, and whether it fits where a card is named."""
     peak = (
-        f"{report.name}: peak {format_bytes(report.peak_allocated_bytes)} allocated, "
+        f"{report.name} peaks at {format_bytes(report.peak_allocated_bytes)} allocated, "
         f"{format_bytes(report.peak_reserved_bytes)} reserved"
     )
     if report.fits is None:

@@ -22,5 +22,5 @@ def test_a_profile_reads_as_expected() -> None:
 def test_markup_in_names_is_escaped() -> None:
     report = replace(profile_report(), name="_a_b| <img> [x](http://y) *z* `c|d`", notes=("odd ` tick",))
     text = profile_markdown(report)
-    assert text.startswith(r"# \_a_b\| \<img> [x]\(http://y) \*z\* `c\|d`: peak 4.50 GiB")
+    assert text.startswith(r"# \_a_b\| \<img> [x]\(http://y) \*z\* `c\|d` peaks at 4.50 GiB")
     assert r"- odd \` tick" in text
