@@ -1,7 +1,7 @@
 """Have torch choose on meta tensors what it would choose on CUDA tensors."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -11,17 +11,31 @@ import torch
 from dflash_doctor.engines.meta.attention import scaled_dot_product_attention
 from dflash_doctor.engines.meta.device import Device
 
-_plain_softmax, _plain_rms_norm, _plain_dropout = torch.softmax, torch.rms_norm, torch.nn.functional.dropout
+_plain_rms_norm, _plain_dropout = torch.rms_norm, torch.nn.functional.dropout
 
 
-def _softmax(
-    input: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
-) -> torch.Tensor:
-    """Softmax of float16 into float32 makes no float32 copy of its input on CUDA (SoftMax.cpp)."""
-    axis = -1 if dim is None else dim
-    if input.dtype == torch.float16 and dtype == torch.float32 and input.is_meta:
-        return torch.ops.aten._softmax(input, axis, True)  # type: ignore[no-any-return]
-    return _plain_softmax(input, axis, dtype=dtype)
+def _widening(plain: Callable[..., Any], op: Callable[..., Any]) -> Callable[..., Any]:
+    """Build a softmax that makes no float32 copy of a float16 input on CUDA (SoftMax.cpp).
+
+    It takes the arguments of the function in `torch` and of that in `torch.nn.functional`, which has the
+    number of a stack level before the dtype.
+    """
+
+    def softmax(
+        input: torch.Tensor, dim: int | None = None, *rest: Any, dtype: torch.dtype | None = None, **named: Any
+    ) -> Any:
+        axis = -1 if dim is None else dim
+        dtype = dtype or next((value for value in rest if isinstance(value, torch.dtype)), None)
+        if input.dtype == torch.float16 and dtype == torch.float32 and input.is_meta:
+            return op(input, axis, True)
+        named.pop("_stacklevel", None)
+        return plain(input, axis, dtype=dtype, **named)
+
+    return softmax
+
+
+_softmax = _widening(torch.softmax, torch.ops.aten._softmax)
+_log_softmax = _widening(torch.log_softmax, torch.ops.aten._log_softmax)
 
 
 def _rms_norm(
@@ -57,6 +71,9 @@ def cuda_choices(device: Device) -> Iterator[None]:
         "torch.nn.functional.softmax": _softmax,
         "torch.softmax": _softmax,
         "torch.Tensor.softmax": _softmax,
+        "torch.nn.functional.log_softmax": _log_softmax,
+        "torch.log_softmax": _log_softmax,
+        "torch.Tensor.log_softmax": _log_softmax,
     }
     with ExitStack() as stack:
         for name, function in instead.items():
