@@ -114,6 +114,19 @@ def _cumsum(call: Call) -> None:
         call.take(1279, "uint8")
 
 
+def _softmax_backward(call: Call) -> None:
+    """The product of gradient and output comes first, in memory of its own (SoftMax.cu)."""
+    call.give()
+    call.copy(call.args[0])
+
+
+def _log_softmax_backward(call: Call) -> None:
+    """A gradient that does not lie dense is copied (SoftMax.cu)."""
+    call.give()
+    if not call.args[0].is_contiguous():
+        call.copy(call.args[0])
+
+
 def _reduction(call: Call) -> None:
     """A sum over many rows and few outputs is split over blocks and staged in global memory."""
     call.give()
@@ -138,6 +151,8 @@ MODELS: dict[str, Callable[[Call], None]] = {
     "mean": _reduction,
     "amax": _reduction,
     "linalg_vector_norm": _reduction,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _log_softmax_backward,
     "_foreach_norm": _foreach_norm,
     "embedding_dense_backward": _embedding_backward,
     "cumsum": _cumsum,
