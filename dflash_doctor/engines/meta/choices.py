@@ -22,14 +22,14 @@ def _widening(plain: Callable[..., Any], op: Callable[..., Any]) -> Callable[...
     """
 
     def softmax(
-        input: torch.Tensor, dim: int | None = None, *rest: Any, dtype: torch.dtype | None = None, **named: Any
+        input: torch.Tensor, dim: int | None = None, *rest: Any, dtype: torch.dtype | None = None, **more: Any
     ) -> Any:
         axis = -1 if dim is None else dim
         dtype = dtype or next((value for value in rest if isinstance(value, torch.dtype)), None)
         if input.dtype == torch.float16 and dtype == torch.float32 and input.is_meta:
             return op(input, axis, True)
-        named.pop("_stacklevel", None)
-        return plain(input, axis, dtype=dtype, **named)
+        more.pop("_stacklevel", None)
+        return plain(input, axis, dtype=dtype, **more)
 
     return softmax
 
