@@ -8,7 +8,7 @@ from dflash_doctor.analyze.fit import Fit, judge, outside_pytorch
 from dflash_doctor.analyze.gpus import gpu_report, idle_report
 from dflash_doctor.analyze.resize import resize_slots
 from dflash_doctor.analyze.search import Probe
-from dflash_doctor.engines.roles import trace_role
+from dflash_doctor.engines.roles import find_step, trace_role
 from dflash_doctor.intake.fingerprint import plan_fingerprint
 from dflash_doctor.records.plan import ByteBand, Card, RunPlan, role_of
 from dflash_doctor.records.report import GpuReport, Verdict, WhatIf
@@ -44,7 +44,9 @@ class Forecaster:
         self._fits: dict[tuple[RoleName, str, Card], Fit] = {}
 
     def forecast(self, plan: RunPlan) -> Forecast:
-        """Forecast every GPU of a plan."""
+        """Forecast every GPU of a plan; steps that are not there are refused before anything is traced."""
+        for role in roles_of(plan):
+            find_step(plan, role)
         traces: dict[str, AllocationTrace] = {role: self.trace(plan, role) for role in roles_of(plan)}
         gpus = tuple(self._gpu(plan, traces, index, card) for index, card in enumerate(plan.cards))
         return Forecast(traces=traces, gpus=gpus)

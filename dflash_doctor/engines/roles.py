@@ -36,7 +36,7 @@ def trace_role(plan: RunPlan, role: RoleName) -> AllocationTrace:
     Raises DoctorError: exit code 2 where a step cannot be found, 3 where it fails on meta.
     """
     started = time.perf_counter()
-    build = load_step(step_reference(plan, role), FLAGS[role])
+    build = find_step(plan, role)
     gpu = 0 if role == "target" else plan.num_targets
     recorder = Recorder()
     card = plan.cards[gpu] if gpu < len(plan.cards) else None
@@ -62,6 +62,11 @@ def trace_role(plan: RunPlan, role: RoleName) -> AllocationTrace:
         vocab_size=vocab if isinstance(vocab, int) else None,
         seconds=time.perf_counter() - started,
     )
+
+
+def find_step(plan: RunPlan, role: RoleName) -> Callable[..., Any]:
+    """Import the function that builds the role's step; raises DoctorError where that fails."""
+    return load_step(step_reference(plan, role), FLAGS[role])
 
 
 def step_reference(plan: RunPlan, role: RoleName) -> str:
