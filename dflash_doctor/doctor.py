@@ -34,6 +34,8 @@ class PreflightOutcome:
 
     report: MemoryReport
     before: MemoryReport | None = None
+    files: tuple[Path, ...] = ()
+    """What was written."""
 
 
 def preflight(
@@ -50,9 +52,10 @@ def preflight(
     outcome = PreflightOutcome(report=report)
     if fix:
         outcome = mend(plan, report, forecaster, search=search, notes=notes, started=started, fix_to=fix_to)
+    files = [fix_to] if fix_to is not None else []
     if report_dir is not None:
-        write_report_files(outcome.report, report_dir, outcome.before)
-    return outcome
+        files += write_report_files(outcome.report, report_dir, outcome.before)
+    return replace(outcome, files=tuple(files))
 
 
 def examine(
@@ -215,7 +218,29 @@ def profile(request: ProfileRequest) -> ProfileReport:
         seconds=time.perf_counter() - started,
         fits=fits,
         capacity_bytes=request.card.usable_bytes if request.card else None,
+        settings=settings_of(request),
     )
+
+
+def settings_of(request: ProfileRequest) -> dict[str, str | int | float | bool]:
+    """Name what a profile ran, by its flags; those that play no part are left out."""
+    settings: dict[str, str | int | float | bool] = {
+        "mode": request.mode,
+        "batch": request.batch,
+        "seq": request.seq,
+        "dtype": request.dtype,
+        "attn": request.attention,
+        "allocator": request.allocator,
+    }
+    if request.mode == "train":
+        settings |= {
+            "optimizer": request.optimizer,
+            "clip": request.clip or 0.0,
+            "gradient-checkpointing": request.gradient_checkpointing,
+        }
+    if request.model.config.get("linear_num_value_heads") is not None:
+        settings["linear-attention"] = request.linear_attention
+    return settings
 
 
 def profile_findings(trace: AllocationTrace) -> tuple[tuple[Finding, ...], tuple[NotExamined, ...]]:

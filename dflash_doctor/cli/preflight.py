@@ -95,4 +95,5 @@ def _forecast(
             notes=asked.notes,
         )
     show_preflight(outcome, format)
+    tell(f"wrote {path}" for path in outcome.files)
     return exit_code(outcome.report.verdict, outcome.report.findings, failing)

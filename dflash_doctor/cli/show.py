@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def stdout_console() -> Console:
     return ReportConsole(highlight=False, soft_wrap=False)
 
 
-def tell(notes: Sequence[str]) -> None:
+def tell(notes: Iterable[str]) -> None:
     """Say aloud, on stderr, what was found or assumed."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)

@@ -173,4 +173,5 @@ class ProfileReport:
     capacity_bytes: int | None = None
     notes: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
-    extra: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """What was run, by the names of the flags."""

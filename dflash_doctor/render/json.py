@@ -73,7 +73,7 @@ def profile_json(report: ProfileReport) -> dict[str, Any]:
         "notes": list(report.notes),
         "versions": dict(report.versions),
         "seconds": report.seconds,
-        "extra": _plain(report.extra),
+        "settings": _plain(report.settings),
     }
 
 

@@ -18,7 +18,7 @@ from dflash_doctor.render.finding_wording import (
     what_line,
 )
 from dflash_doctor.render.gpu_table import ALIGN, HEADER, WIDE_NOTE, gpu_row
-from dflash_doctor.render.profile_lines import allocation_rows, profile_sentence
+from dflash_doctor.render.profile_lines import allocation_rows, profile_sentence, settings_line
 from dflash_doctor.render.wording import (
     VERDICTS,
     GpuGroup,
@@ -88,6 +88,7 @@ def profile_markdown(report: ProfileReport) -> str:
     engine = f"{report.engine} engine, {report.seconds:.1f} s"
     parts = [
         f"# {_text(profile_sentence(report))}",
+        *([f"{_text(settings_line(report))}."] if report.settings else []),
         f"Resident {format_bytes(report.resident_bytes)}; {engine}.",
         f"Peak in {_text(peak_line(report.peak_at, quote='`'))}{_at(report.peak_at.source)}.",
         "## Alive at the peak",

@@ -21,6 +21,8 @@ NARROW_HANG = 4
 def profile_lines(report: ProfileReport, width: int, *, is_ascii: bool = False) -> list[Text]:
     """Write the whole report for a terminal of this width."""
     lines = paragraph(profile_sentence(report), width, hang="  ", style=_style(report))
+    if report.settings:
+        lines += paragraph(settings_line(report), width, hang="  ")
     engine = f"{report.engine} engine, {report.seconds:.1f} s"
     lines += paragraph(f"resident {format_bytes(report.resident_bytes)}; {engine}", width, style="dim")
     lines += paragraph(f"peak in {peak_line(report.peak_at)}", width, hang="  ")
@@ -52,6 +54,20 @@ def profile_sentence(report: ProfileReport) -> str:
         return peak
     card = "the card" if report.capacity_bytes is None else format_bytes(report.capacity_bytes)
     return f"FITS in {card}: {peak}" if report.fits else f"WON'T FIT in {card}: {peak}"
+
+
+def settings_line(report: ProfileReport) -> str:
+    """Say what was run in one line."""
+    run = report.settings
+    words = [f"{run['mode']}, {run['batch']} x {run['seq']:,} tokens", str(run["dtype"]), str(run["attn"])]
+    for flag in ("optimizer", "linear-attention", "allocator"):
+        if run.get(flag):
+            words.append(str(run[flag]))
+    if run.get("clip"):
+        words.append(f"clip {run['clip']:g}")
+    if run.get("gradient-checkpointing"):
+        words.append("gradient checkpointing")
+    return ", ".join(words)
 
 
 def allocation_rows(allocations: Sequence[Allocation], *, quote: str = "") -> list[tuple[str, str, str, str]]:

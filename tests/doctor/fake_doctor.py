@@ -18,7 +18,7 @@ class FakeDoctor:
     """Answer like `dflash_doctor.doctor`, and keep what was asked."""
 
     def __init__(self, report: MemoryReport, before: MemoryReport | None = None) -> None:
-        self.outcome = SimpleNamespace(report=report, before=before)
+        self.outcome = SimpleNamespace(report=report, before=before, files=())
         self.asked: dict[str, Any] = {}
 
     def preflight(self, plan: object, **rest: Any) -> SimpleNamespace:

@@ -285,6 +285,7 @@ def profile_report() -> ProfileReport:
     return ProfileReport(
         name="Qwen3-0.6B",
         engine="meta",
+        settings={"mode": "forward", "batch": 1, "seq": 4_096, "dtype": "bfloat16", "attn": "sdpa"},
         resident_bytes=gib(1.11),
         peak_allocated_bytes=gib(4.5),
         peak_reserved_bytes=gib(5),

@@ -63,14 +63,14 @@ def test_the_plan_before_the_fix_goes_along() -> None:
 
 
 def test_profile_has_every_key() -> None:
-    built = profile_json(replace(profile_report(), extra={"note": ("a", 1), "path": object}))
+    built = profile_json(replace(profile_report(), settings={"note": ("a", 1), "path": object}))
     assert json.loads(json.dumps(built)) == built
     assert {
         "schema_version", "engine", "resident_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
         "by_category_bytes", "top_allocations", "findings", "seconds",
     } <= set(built)  # fmt: skip
     assert set(built["top_allocations"][0]) >= {"bytes", "shape", "dtype", "module", "op", "source", "phase"}
-    assert built["extra"]["note"] == ["a", 1]
+    assert built["settings"]["note"] == ["a", 1]
 
 
 def test_sources_of_packages_are_short_and_a_users_are_whole() -> None:
