@@ -149,16 +149,20 @@ def optimizer_tensors(optimizer: MasterAdamW | PlainOptimizer) -> dict[str, list
 
 
 def draft_batch(plan: RunPlan, drafter: Drafter, tables: FrozenTables) -> DraftBatch:
-    """Prepare the drafter's synthetic row on the tables' device."""
+    """Prepare the drafter's synthetic row on the tables' device.
+
+    On a CPU, where compiled flex attention has no backward pass, attention is dense.
+    """
+    device = tables.head_VH.device
     return synthetic_draft_batch(
         plan.token_budget,
         plan.max_anchors,
         plan.draft.block_size,
         document_tokens(plan),
-        tables.head_VH.device,
+        device,
         drafter_patterns=drafter.patterns,
         vocab_size=tables.head_VH.shape[0],
-        backend="flex",
+        backend="sdpa" if device.type == "cpu" else "flex",
         gamma=plan.loss.gamma,
     )
 
