@@ -108,7 +108,8 @@ class Forecaster:
         ]
 
     def _probe_trace(self, plan: RunPlan, role: RoleName, known: RunPlan) -> AllocationTrace:
-        in_pieces = min(plan.token_budget, known.token_budget) >= known.target_rows > 0
+        longest = max(known.target_rows, known.document_tokens or 0)
+        in_pieces = known.target_rows > 0 and min(plan.token_budget, known.token_budget) >= longest
         own = plan.target_step is None and plan.target_forward == "body"
         if role == "target" and own and in_pieces:
             return resize_slots(self.trace(known, role), known.token_budget, plan.token_budget)
