@@ -149,20 +149,16 @@ def optimizer_tensors(optimizer: MasterAdamW | PlainOptimizer) -> dict[str, list
 
 
 def draft_batch(plan: RunPlan, drafter: Drafter, tables: FrozenTables) -> DraftBatch:
-    """Prepare the drafter's synthetic row on the tables' device.
-
-    On a CPU, where compiled flex attention has no backward pass, attention is dense.
-    """
-    device = tables.head_VH.device
+    """Prepare the drafter's synthetic row on the tables' device."""
     return synthetic_draft_batch(
         plan.token_budget,
         plan.max_anchors,
         plan.draft.block_size,
         document_tokens(plan),
-        device,
+        tables.head_VH.device,
         drafter_patterns=drafter.patterns,
         vocab_size=tables.head_VH.shape[0],
-        backend="sdpa" if device.type == "cpu" else "flex",
+        backend=plan.draft.attention,
         gamma=plan.loss.gamma,
     )
 

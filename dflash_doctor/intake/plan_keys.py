@@ -40,7 +40,14 @@ The tables of the trainer (TRAINER_TABLES) may stand in the same file; they are 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from dflash_doctor.records.plan import LinearAttention, LossKind, LossProjection, Recompute, TargetForward
+from dflash_doctor.records.plan import (
+    DraftAttention,
+    LinearAttention,
+    LossKind,
+    LossProjection,
+    Recompute,
+    TargetForward,
+)
 
 Kind = Literal["count", "share", "text", "choice", "switch", "counts", "texts", "number"]
 
@@ -103,6 +110,13 @@ KEYS = (
     ),
     _key("draft.sliding_window", "draft.sliding_window", "count", "tokens"),
     _key("draft.mask_token_id", "draft.mask_token_id", "count", "", minimum=0),
+    _key(
+        "draft.attention",
+        "draft.attention",
+        "choice",
+        "flex on CUDA; sdpa with a dense mask on CPUs",
+        choices=get_args(DraftAttention),
+    ),
     _key("draft.step", "draft_step", "text", "module:function of a step of your own", "--draft-step"),
     _key("loss.kind", "loss.kind", "choice", "", "--loss", choices=get_args(LossKind)),
     _key(

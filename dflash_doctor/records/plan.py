@@ -9,6 +9,7 @@ LossKind = Literal["ce", "kl", "ce-teacher"]
 LossProjection = Literal["selected", "full-sequence"]
 LinearAttention = Literal["fused", "fallback"]
 Recompute = Literal["off", "on"]
+DraftAttention = Literal["flex", "sdpa"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,8 @@ class DraftSpec:
     layer_types: tuple[str, ...] | None = None
     sliding_window: int | None = None
     mask_token_id: int | None = None
+    attention: DraftAttention = "flex"
+    """`flex`: compiled, on CUDA, with block masks; `sdpa`: a dense boolean mask, for CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,7 @@ class RunPlan:
     optimizer: str = "adamw-fused"
     recompute: Recompute = "off"
     attention: str = "sdpa"
-    """Attention of the target. The drafter's is flex attention."""
+    """Attention of the target."""
     linear_attention: LinearAttention = "fused"
     num_targets: int = 7
     num_drafters: int = 1

@@ -38,6 +38,7 @@ def model(**changes: object) -> ModelSpec:
 
 def plan(**changes: object) -> RunPlan:
     draft = DraftSpec(
+        attention="sdpa",
         num_layers=2,
         layer_ids=IDS,
         block_size=BLOCK,

@@ -29,6 +29,7 @@ FULL = RunPlan(
         origin="hub org/own",
     ),
     draft=DraftSpec(
+        attention="sdpa",
         num_layers=2,
         layer_ids=(1, 5, 9),
         block_size=8,
