@@ -94,9 +94,12 @@ def mend(
     started: float, fix_to: Path | None,
 ) -> PreflightOutcome:  # fmt: skip
     """Tune a plan until it fits: first what costs nothing, then recomputation, then a smaller budget."""
+    before = replace(before, halved_budget=halved(plan, before, forecaster))
     mended = tuned(plan)
     report = examine(mended, forecaster, search=False, notes=notes, started=started)
-    if report.verdict == "wont-fit" and mended.recompute == "off":
+    if mended.recompute == "off" and any(
+        g.role == "drafter" and g.verdict == "wont-fit" for g in report.gpus
+    ):
         mended = replace(mended, recompute="on")
         report = examine(mended, forecaster, search=False, notes=notes, started=started)
     if report.verdict == "wont-fit" and not any(state_alone_exceeds(gpu) for gpu in report.gpus):
@@ -107,15 +110,17 @@ def mend(
     report = replace(
         report,
         savings=savings(before.gpus, report.gpus, before.findings),
-        halved_budget=halved(mended, forecaster),
+        halved_budget=halved(mended, report, forecaster),
     )
     if fix_to is not None:
         write_plan_file(mended, fix_to)
-    return PreflightOutcome(report=report, before=replace(before, halved_budget=halved(plan, forecaster)))
+    return PreflightOutcome(report=report, before=before)
 
 
-def halved(plan: RunPlan, forecaster: Forecaster) -> WhatIf:
-    """Judge the plan with half its token budget."""
+def halved(plan: RunPlan, report: MemoryReport, forecaster: Forecaster) -> WhatIf | None:
+    """Judge the plan with half its token budget; None where what is resident alone exceeds a card."""
+    if any(state_alone_exceeds(gpu) for gpu in report.gpus):
+        return None
     return forecaster.what_if(replace(plan, token_budget=max(plan.token_budget // 2, 1)), plan)
 
 
@@ -145,7 +150,7 @@ def largest_budget(
     plan: RunPlan, forecaster: Forecaster, is_late: Callable[[], bool]
 ) -> tuple[int | None, str]:
     """Search the largest token budget that fits the plan's cards."""
-    smallest = max(plan.draft.block_size, plan.max_anchors * plan.draft.block_size)
+    smallest = max(plan.max_anchors * plan.draft.block_size, plan.document_tokens or 0)
     return largest_fitting(
         lambda budget: forecaster.probe(replace(plan, token_budget=budget), plan),
         plan.token_budget,
@@ -177,7 +182,8 @@ def assumptions_of(plan: RunPlan) -> tuple[str, ...]:
     lines = [f"no document is longer than {min(longest, plan.token_budget):,} tokens (--document-tokens)"]
     if plan.model.config.get("linear_num_value_heads") is not None:
         lines.append(f"Gated DeltaNet runs the {plan.linear_attention} kernels (--linear-attention)")
-    lines.append("kernels and allocator of torch 2.14; the drafter's attention is compiled flex attention")
+    drafts = {"flex": "compiled flex attention", "sdpa": "SDPA with a dense mask"}[plan.draft.attention]
+    lines.append(f"kernels and allocator of torch 2.14; the drafter's attention is {drafts}")
     return tuple(lines)
 
 
