@@ -3,6 +3,8 @@
 The autograd engine adds a second gradient into the first one's memory unless a dispatch mode is on;
 then it makes a third tensor (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`). The
 mode undoes that: an addition that the engine itself makes gives its first input back if solely owned.
+So do the derivatives of indexing, which write into fresh zeros (torch/csrc/autograd/FunctionsManual.cpp,
+`areAnyTensorSubclassLike`).
 """
 
 import functools
@@ -13,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _ENGINE_FRAME = "_engine_run_backward"
+_WRITES_OF_DERIVATIVES = frozenset({"index_put", "index_add", "scatter", "scatter_add"})
 
 
 def is_accumulation(base: str, args: tuple[Any, ...], frames_up: int) -> bool:
@@ -26,6 +29,11 @@ def is_accumulation(base: str, args: tuple[Any, ...], frames_up: int) -> bool:
         and first.dtype == second.dtype
         and sys._getframe(frames_up + 1).f_code.co_name == _ENGINE_FRAME
     )
+
+
+def is_write_into_zeros(base: str, frames_up: int) -> bool:
+    """Say whether an op is a derivative's own write of gradients into zeros that it made for them."""
+    return base in _WRITES_OF_DERIVATIVES and sys._getframe(frames_up + 1).f_code.co_name == _ENGINE_FRAME
 
 
 def takes_in_place(gradient: torch.Tensor) -> bool:

@@ -7,7 +7,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dflash_doctor.engines.meta import attention_scratch, scratch
-from dflash_doctor.engines.meta.accumulation import is_accumulation, sole_use_count, takes_in_place
+from dflash_doctor.engines.meta.accumulation import (
+    is_accumulation,
+    is_write_into_zeros,
+    sole_use_count,
+    takes_in_place,
+)
 from dflash_doctor.engines.meta.attention import efficient_backward, efficient_forward
 from dflash_doctor.engines.meta.device import Device
 from dflash_doctor.engines.meta.memo import OutputMemo
@@ -72,7 +77,9 @@ class MetaMode(TorchDispatchMode):
             return self._read_into(inputs)
         if info.makes_value_shape or (info.base == "index" and _has_mask(args)):
             out = self._run_value_shape(func, info, args, named)
-        elif is_accumulation(info.base, args, 1) and takes_in_place(args[0]):
+        elif is_write_into_zeros(info.base, 1) or (
+            is_accumulation(info.base, args, 1) and takes_in_place(args[0])
+        ):
             out = args[0]
         elif info.base in _INSTEAD:
             out = _INSTEAD[info.base](*args, **named)

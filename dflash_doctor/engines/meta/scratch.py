@@ -69,6 +69,11 @@ def _foreach_norm(call: Call) -> None:
     call.take(len(tensors) * chunks * 4, "float32")
 
 
+def _sort_bytes(count: int) -> int:
+    """Size a radix sort of int64 pairs: two buffers and 1 KiB a tile (cub, DeviceRadixSort)."""
+    return 2 * (-(-count * 8 // 256) * 256) + 4607 + 1024 * -(-count // 4608) if count > 2048 else 1
+
+
 def _embedding_backward(call: Call) -> None:
     """Sort the indices, then sum segments in float32 (Embedding.cu, EmbeddingBackwardKernel.cu)."""
     grad, indices, num_weights = call.args[0], call.args[1], call.args[2]
@@ -78,7 +83,7 @@ def _embedding_backward(call: Call) -> None:
     integers = count * indices.element_size()
     for _ in range(2):
         call.take(integers, "int64")
-    order, sort = call.take(integers, "int64"), call.take(2 * integers + 5632, "uint8")
+    order, sort = call.take(integers, "int64"), call.take(_sort_bytes(count), "uint8")
     call.drop(sort)
     call.drop(order)
     call.give()
@@ -87,13 +92,27 @@ def _embedding_backward(call: Call) -> None:
     unique, scan = call.take(integers, "int64"), call.take(1536, "uint8")
     call.drop(scan)
     call.drop(unique)
+    segments = min(count, num_weights)
     for _ in range(2):
-        call.take(integers, "int64")
+        call.take(segments * indices.element_size(), "int64")
     call.drop(call.take(1536, "uint8"))
     call.take(8, "int64")
-    partial = count // 10 + min(count, num_weights)
+    partial = count // 10 + segments
     call.take(partial * indices.element_size(), "int64")
-    call.take(partial * (-(-width // 32) * 32) * 4, "float32")
+    call.take(partial * width * 4, "float32")
+
+
+def _index_put(call: Call) -> None:
+    """Sort the linear indices where rows of one index add up (Indexing.cu, `index_put_with_sort_kernel`)."""
+    call.give()
+    indices = [t for t in call.args[1] if isinstance(t, torch.Tensor)]
+    adds_up = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
+    if not adds_up or not indices:
+        return
+    count = torch.broadcast_shapes(*(index.shape for index in indices)).numel()
+    for _ in range(4):
+        call.take(count * 8, "int64")
+    call.take(_sort_bytes(count), "uint8")
 
 
 def _convolution(call: Call) -> None:
@@ -156,6 +175,8 @@ MODELS: dict[str, Callable[[Call], None]] = {
     "_foreach_norm": _foreach_norm,
     "embedding_dense_backward": _embedding_backward,
     "cumsum": _cumsum,
+    "index_put": _index_put,
+    "index_put_": _index_put,
     "convolution": _convolution,
     "convolution_backward": _convolution,
 }
