@@ -212,14 +212,14 @@ def test_the_naive_plan_runs_the_causal_lm_and_full_sequence_logits() -> None:
 
 def test_the_naive_target_gives_the_features_of_the_body() -> None:
     naive = plan(target_forward="causal-lm", target_rows=0)
-    body = roles.target_role(replace(naive, target_forward="body"), CPU)
-    causal_lm = roles.target_role(naive, CPU)
-    body[0].body.load_state_dict(causal_lm[0].base_model.state_dict(), strict=False)  # no norm
-    body[1]()
-    causal_lm[1]()
-    features_1TF, last_hidden_1TH = causal_lm[1].waiting
-    torch.testing.assert_close(body[1].slots[0].features_TF, features_1TF[0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(body[1].slots[0].last_hidden_TH, last_hidden_1TH[0], atol=1e-5, rtol=0)
+    target, step, _, _ = build(replace(naive, target_forward="body"))
+    causal_lm, naive_step, _, _ = build(naive)
+    target.body.load_state_dict(causal_lm.base_model.state_dict(), strict=False)  # all but the final norm
+    step()
+    naive_step()
+    features_1TF, last_hidden_1TH = naive_step.waiting
+    torch.testing.assert_close(step.slots[0].features_TF, features_1TF[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(step.slots[0].last_hidden_TH, last_hidden_1TH[0], atol=1e-5, rtol=0)
 
 
 # What is traced is what runs
@@ -234,8 +234,8 @@ def counted(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Calla
 
 
 def test_the_engine_traces_the_functions_that_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert roles.target_step is steps.target_step
-    assert roles.draft_step is steps.draft_step
+    assert vars(roles)["target_step"] is steps.target_step
+    assert vars(roles)["draft_step"] is steps.draft_step
     target_calls: list[tuple[Any, ...]] = []
     draft_calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(roles, "target_step", counted(steps.target_step, target_calls))

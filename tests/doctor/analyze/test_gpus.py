@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from dflash_doctor.analyze.fit import judge
+from dflash_doctor.analyze.fit import Fit, judge
 from dflash_doctor.analyze.gpus import gpu_report, idle_report, load_peak, peak_at, sum_by_category
-from dflash_doctor.records.report import PeakAt
+from dflash_doctor.records.report import GpuReport, PeakAt
 from dflash_doctor.records.trace import AllocationTrace, Site, SourceLine
 from tests.doctor.report_builder import band, card
 from tests.doctor.trace_builder import TraceBuilder
@@ -32,7 +32,7 @@ def drafter() -> AllocationTrace:
     return trace.build()
 
 
-def report_of(trace: AllocationTrace):
+def report_of(trace: AllocationTrace) -> tuple[GpuReport, Fit]:
     outside = band(9 * MIB)
     fit = judge(trace, capacity=CAPACITY, outside=outside, margin=0.04, allocator="")
     return gpu_report(3, "drafter", trace, fit, card(CAPACITY), outside), fit

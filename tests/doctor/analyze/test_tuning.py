@@ -69,6 +69,5 @@ def test_the_founding_crash_makes_over_200_gib_for_nothing() -> None:
 
 def test_what_is_resident_alone_exceeds_a_card_with_what_is_outside() -> None:
     outside = band(GIB, GIB // 2)
-    card = {"features": 9 * GIB, "activations": 9 * GIB, "outside": outside}
-    assert not state_alone_exceeds(gpu(resident=39 * GIB, capacity=40 * GIB, **card))
-    assert state_alone_exceeds(gpu(resident=39 * GIB + 1, capacity=40 * GIB, **card))
+    assert not state_alone_exceeds(gpu(resident=39 * GIB, capacity=40 * GIB, outside=outside))
+    assert state_alone_exceeds(gpu(resident=39 * GIB + 1, capacity=40 * GIB, outside=outside))

@@ -84,17 +84,22 @@ def test_a_step_that_leaves_nothing_behind_is_run_once(monkeypatch: pytest.Monke
     calls = []
 
     def build(plan: Any, device: torch.device) -> tuple[torch.nn.Module, Step]:
-        layer, step = forward(device)
-        return layer, lambda: (calls.append(1), step())
+        layer, run = forward(device)
+
+        def step() -> None:
+            calls.append("step")
+            run()
+
+        return layer, step
 
     trace = traced(monkeypatch, build)
-    assert len(calls) == 1
+    assert calls == ["step"]
     assert trace.steady is not None
     start, stop = trace.steady
     assert (stop, trace.events[start]) == (len(trace.events), start + 1)
     assert [phase.name for phase in trace.phases] == ["load", "forward"]
     assert (trace.role, trace.origin, trace.vocab_size) == ("drafter", "meta", 1_000)
-    assert set(trace.versions) == {"torch", "transformers"}
+    assert trace.versions["torch"].startswith(torch.__version__.partition("+")[0])
 
 
 def test_a_step_that_holds_on_to_something_is_run_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +131,7 @@ def test_masters_gradients_and_states_are_known_by_the_optimizer(monkeypatch: py
 
         def step() -> None:
             run().sum().backward()
+            assert layer.weight.grad is not None
             master.grad, layer.weight.grad = layer.weight.grad.float(), None
             optimizer.step()
             optimizer.zero_grad()
