@@ -146,10 +146,16 @@ def _log_softmax_backward(call: Call) -> None:
         call.copy(call.args[0])
 
 
+_HALVES = (torch.float16, torch.bfloat16)
+"""Dtypes that a reduction to float32 reads as they are."""
+
+
 def _reduction(call: Call) -> None:
-    """A sum over many rows and few outputs is split over blocks and staged in global memory."""
+    """Convert the input (ReduceOpsUtils.h, `make_reduction`); stage sums of many rows in global memory."""
     call.give()
-    source = call.args[0]
+    source, out = call.args[0], call.outputs[0]
+    if source.dtype != out.dtype and not (source.dtype in _HALVES and out.dtype == torch.float32):
+        call.take(source.numel() * out.element_size(), dtype_of(out))
     dims = next((arg for arg in call.args[1:] if isinstance(arg, (list, tuple))), None)
     dims = dims if dims is not None else call.kwargs.get("dim")
     axes = dims if dims else range(source.dim())
