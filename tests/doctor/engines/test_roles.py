@@ -177,7 +177,7 @@ def test_a_module_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_number_leaves_the_fit_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(plan: Any, device: torch.device) -> tuple[torch.nn.Module, Step]:
         layer, step = forward(device)
-        return layer, lambda: torch.ones(int((step() > 0).sum()) + 1, ROWS * WIDTH, device=device)
+        return layer, lambda: torch.ones(int((step() > 0).sum()) + 1, 8 * ROWS * WIDTH, device=device)
 
     trace = traced(monkeypatch, build)
     reason = unknown_value(trace, replay(trace).peak_event)
