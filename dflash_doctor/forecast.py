@@ -15,6 +15,8 @@ from dflash_doctor.records.report import GpuReport, Verdict, WhatIf
 from dflash_doctor.records.trace import AllocationTrace
 
 RoleName = Literal["target", "drafter"]
+FEW_PIECES = 2
+"""Pieces of a row after which a target's memory repeats itself; a probe plays no more of them."""
 WORST_FIRST: tuple[Verdict, ...] = ("wont-fit", "unknown", "tight", "fits")
 
 
@@ -112,7 +114,8 @@ class Forecaster:
         in_pieces = known.target_rows > 0 and min(plan.token_budget, known.token_budget) >= longest
         own = plan.target_step is None and plan.target_forward == "body"
         if role == "target" and own and in_pieces:
-            return resize_slots(self.trace(known, role), known.token_budget, plan.token_budget)
+            few = replace(known, token_budget=min(known.token_budget, FEW_PIECES * longest))
+            return resize_slots(self.trace(few, role), few.token_budget, plan.token_budget)
         return self.trace(plan, role)
 
 
