@@ -30,44 +30,50 @@ def scaled_dot_product_attention(
     Shapes: query [B, H, Q, D], key and value [B, H_kv, K, D]; the mask broadcasts to [B, H, Q, K].
     """
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    if attn_mask is not None and attn_mask.dtype == torch.bool and not _is_math(query, attn_mask):
-        attn_mask = _additive(attn_mask, query.dtype)
-    if _fits_flash(query, key, attn_mask, needs_grad, dropout_p, device):
+    is_efficient = _fits_efficient(query, value)
+    if attn_mask is not None and is_efficient:
+        attn_mask = _prepared(attn_mask, query.dtype)
+    if _fits_flash(query, key, value, attn_mask, needs_grad, dropout_p, device):
         return _flash(query, key, value, dropout_p, is_causal, scale)
-    if _fits_efficient(query, attn_mask, needs_grad):
+    if is_efficient:
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale, needs_grad)
     return aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )[0]
 
 
-def _is_math(query: torch.Tensor, mask: torch.Tensor) -> bool:
-    return query.dtype not in (torch.float16, torch.bfloat16, torch.float32) or mask.requires_grad
+def _prepared(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Turn a boolean mask into one that is added, and pad its rows (attention.cpp).
 
-
-def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Turn a boolean mask into one that is added (`convert_boolean_attn_mask`, attention.cpp)."""
-    kept, hidden = (mask.new_full((), value, dtype=dtype) for value in (0.0, float("-inf")))
-    return torch.where(mask, kept, hidden)
+    The last dimension becomes a multiple of 16 elements (`convert_boolean_attn_mask`, `pad_bias`).
+    """
+    if mask.dtype == torch.bool:
+        kept, hidden = (mask.new_full((), value, dtype=dtype) for value in (0.0, float("-inf")))
+        mask = torch.where(mask, kept, hidden)
+    length = mask.shape[-1]
+    missing = -length % 16
+    return torch.nn.functional.pad(mask, (0, missing))[..., :length] if missing else mask
 
 
 def _fits_flash(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, needs_grad: bool, dropout_p: float,
-    device: Device,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+    needs_grad: bool, dropout_p: float, device: Device,
 ) -> bool:  # fmt: skip
     width = query.shape[-1]
     if mask is not None or query.dtype not in (torch.float16, torch.bfloat16) or query.dim() != 4:
         return False
-    if device.compute_capability < (8, 0) or width > 256 or key.shape[-1] != width:
+    if device.compute_capability < (8, 0) or width > 256 or {key.shape[-1], value.shape[-1]} != {width}:
         return False
     small = device.compute_capability in ((8, 6), (8, 9), (12, 0), (12, 1))
     return not (needs_grad and small and width > 192 and (width <= 224 or dropout_p > 0))
 
 
-def _fits_efficient(query: torch.Tensor, mask: torch.Tensor | None, needs_grad: bool) -> bool:
+def _fits_efficient(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Say whether the dtype is known and both widths are whole vectors of 16 bytes (sdp_utils.cpp)."""
     if query.dtype not in (torch.float16, torch.bfloat16, torch.float32) or query.dim() != 4:
         return False
-    return not (mask is not None and mask.requires_grad)
+    vector = 16 // query.element_size()
+    return query.shape[-1] % vector == 0 and value.shape[-1] % vector == 0
 
 
 def _flash(
@@ -90,17 +96,10 @@ def _efficient(
     dropout_p: float, is_causal: bool, scale: float | None, needs_grad: bool,
 ) -> torch.Tensor:  # fmt: skip
     if mask is not None:
-        mask = _aligned(mask).expand(*query.shape[:-1], key.shape[-2])
+        mask = mask.expand(*query.shape[:-1], key.shape[-2])
     return aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
         query, key, value, mask, needs_grad, dropout_p, is_causal, scale=scale
     )[0]
-
-
-def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """Pad a mask's last dimension to a multiple of 16 elements (`pad_bias`, attention.cpp)."""
-    length = mask.shape[-1]
-    missing = -length % 16
-    return torch.nn.functional.pad(mask, (0, missing))[..., :length] if missing else mask
 
 
 def efficient_forward(
