@@ -93,7 +93,7 @@ _HALF_KERNELS = (
     _Kernel(64, 64, 64, 64),
     _Kernel(128, 128, 128, 160),
     _Kernel(64, 64, 128, 96),
-    _Kernel(128, 64, 65536, 120),
+    _Kernel(128, 64, 65536, 99),
     _Kernel(64, 64, 65536, 96),
 )
 _FLOAT_KERNELS = (
