@@ -10,6 +10,7 @@ import torch
 
 from dflash_doctor.engines.meta.attention import scaled_dot_product_attention
 from dflash_doctor.engines.meta.device import Device
+from dflash_doctor.engines.meta.norms import fused_rms_norm
 
 _plain_rms_norm, _plain_dropout = torch.rms_norm, torch.nn.functional.dropout
 
@@ -44,7 +45,7 @@ def _rms_norm(
     """CUDA has one kernel for RMSNorm (`_fused_rms_norm`); meta would decompose it."""
     if not input.is_meta or (weight is not None and weight.dtype != input.dtype):
         return _plain_rms_norm(input, normalized_shape, weight, eps)
-    return torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps)[0]  # type: ignore[no-any-return]
+    return fused_rms_norm(input, normalized_shape, weight)
 
 
 def _dropout(
@@ -68,6 +69,7 @@ def cuda_choices(device: Device) -> Iterator[None]:
         "torch.nn.functional.scaled_dot_product_attention": attend,
         "torch.nn.functional.dropout": _dropout,
         "torch.nn.functional.rms_norm": _rms_norm,
+        "torch.rms_norm": _rms_norm,
         "torch.nn.functional.softmax": _softmax,
         "torch.softmax": _softmax,
         "torch.Tensor.softmax": _softmax,
