@@ -1,27 +1,18 @@
-"""The command `dflash-train`: its commands, and the one place where errors are caught."""
+"""The program `dflash-train`: its commands and its version."""
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from dflash_doctor import __version__
-from dflash_doctor.cli.errors import show_bug, show_error, show_usage_error
+from dflash_doctor.cli.program import leave, new_app, run_app
 from dflash_doctor.errors import DoctorError
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
+app = new_app()
 
 
 def _print_version(wanted: bool) -> None:
@@ -134,27 +125,9 @@ def _read(model: str | None, counts: Mapping[str, CountFlag], choices: Mapping[s
 
 def main() -> None:
     """Run the program and leave with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    leave(app, "dflash-train")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and give its exit code; every error is caught and shown here."""
-    command = typer.main.get_command(app)
-    try:
-        with command.make_context("dflash-train", list(arguments)) as context:
-            code = command.invoke(context)
-        sys.stdout.flush()
-        return code if isinstance(code, int) else EXIT_DONE
-    except typer.Exit as end:
-        return end.exit_code
-    except DoctorError as error:
-        return show_error(error, as_json=False)
-    except (KeyboardInterrupt, typer.Abort):
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the last flush is quiet too
-        return EXIT_BROKEN_PIPE
-    except Exception as error:
-        if hasattr(error, "format_message"):  # typer's usage errors; its versions disagree on the class
-            return show_usage_error(error, as_json=False)
-        return show_bug(error, as_json=False)
+    """Run one command line and give its exit code."""
+    return run_app(app, "dflash-train", arguments)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dflash_doctor.analyze.replay import is_expandable, replay
 from dflash_doctor.records.plan import ByteBand, Card
 from dflash_doctor.records.report import Replay, Verdict
+from dflash_doctor.records.source import short_source
 from dflash_doctor.records.trace import AllocationTrace
 from dflash_doctor.units import format_bytes
 
@@ -38,7 +39,7 @@ def judge(trace: AllocationTrace, *, capacity: int, outside: ByteBand, margin: f
     """
     uncapped = replay(trace, allocator=allocator)
     headroom = capacity - outside.likely - uncapped.peak_reserved_bytes
-    unknown = unknown_value(trace, uncapped.peak_event)
+    unknown = unknown_value(trace)
     if unknown is not None:
         return Fit(
             verdict="unknown", reason=unknown, uncapped=uncapped, headroom_bytes=headroom,
@@ -82,20 +83,25 @@ def _failure(trace: AllocationTrace, capped: Replay, allocator: str) -> str:
     return text
 
 
-def unknown_value(trace: AllocationTrace, peak_event: int) -> str | None:
-    """Name the first value that was read back before the peak and was not known, if there is one.
+def unknown_value(trace: AllocationTrace) -> str | None:
+    """Name the first value that was read back, not known, and followed by allocations in the same step.
 
-    Single floating-point numbers (a loss, a gradient norm) are read for logging and decide no shape.
+    Single floating-point numbers (a loss, a gradient norm) are read for logging and decide no shape; what
+    is read at a step's end sizes nothing in it.
     """
     shaping = [
         read
         for read in trace.value_reads
-        if not read.known and not read.floating and read.event <= peak_event
+        if not read.known and not read.floating and _is_followed(trace, read.event)
     ]
     if not shaping:
         return None
     first = min(shaping, key=lambda read: read.event)
-    place = (
-        f"{first.site.stack[0].file}:{first.site.stack[0].line}" if first.site.stack else first.site.module
-    )
+    stack = first.site.stack
+    place = short_source(f"{stack[0].file}:{stack[0].line}") if stack else first.site.module
     return f"the step reads a value back from the device that no forecast can know, at {place}"
+
+
+def _is_followed(trace: AllocationTrace, event: int) -> bool:
+    starts = (phase.start for phase in trace.phases if phase.name == "forward" and phase.start > event)
+    return any(number > 0 for number in trace.events[event : min(starts, default=len(trace.events))])

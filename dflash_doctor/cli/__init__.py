@@ -1,4 +1,4 @@
-"""The command `dflash-doctor`: a file a command, and the one place where errors are caught."""
+"""The command line: a file a command; `program` is the one place where errors are caught."""
 
 from dflash_doctor.cli.app import app, main
 

@@ -13,12 +13,10 @@ def build_causal_lm(config: Mapping[str, object], *, dtype: torch.dtype, attenti
 
     Raises DoctorError where transformers does not know the model type or refuses the config.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    fields: dict[str, Any] = dict(config)
-    model_type = str(fields.pop("model_type", ""))
+    hf_config = build_config(config)
     try:
-        hf_config = AutoConfig.for_model(model_type, **fields)
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
@@ -27,9 +25,21 @@ def build_causal_lm(config: Mapping[str, object], *, dtype: torch.dtype, attenti
         finally:
             torch.set_default_dtype(before)
     except Exception as error:
-        raise _refusal(model_type, attention, error) from error
+        raise _refusal(hf_config.model_type, attention, error) from error
     model.tie_weights()
     return model  # type: ignore[no-any-return]
+
+
+def build_config(config: Mapping[str, object]) -> Any:
+    """Make transformers' configuration; raises DoctorError where it refuses the fields."""
+    from transformers import AutoConfig
+
+    fields: dict[str, Any] = dict(config)
+    model_type = str(fields.pop("model_type", ""))
+    try:
+        return AutoConfig.for_model(model_type, **fields)
+    except Exception as error:
+        raise _refusal(model_type, "", error) from error
 
 
 def _refusal(model_type: str, attention: str, error: Exception) -> DoctorError:

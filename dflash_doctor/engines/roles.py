@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from dflash_doctor.engines.meta.linear_attention import linear_attention
 from dflash_doctor.engines.meta.recorder import Recorder, is_hidden
 from dflash_doctor.engines.meta.session import device_of, meta_session
+from dflash_doctor.engines.models import build_config
 from dflash_doctor.errors import DoctorError
 from dflash_doctor.records.plan import RunPlan
 from dflash_doctor.records.source import short_source
@@ -33,10 +34,13 @@ MORE_STEPS = 2
 def trace_role(plan: RunPlan, role: RoleName) -> AllocationTrace:
     """Run a role's loading and steps on meta.
 
-    Raises DoctorError: exit code 2 where a step cannot be found, 3 where it fails on meta.
+    Raises DoctorError: exit code 2 where a step cannot be found or transformers refuses the config, 3 where
+    the step fails on meta.
     """
     started = time.perf_counter()
     build = find_step(plan, role)
+    if step_reference(plan, role) == TRAINER_STEPS[role]:
+        build_config(plan.model.config)
     gpu = 0 if role == "target" else plan.num_targets
     recorder = Recorder()
     card = plan.cards[gpu] if gpu < len(plan.cards) else None

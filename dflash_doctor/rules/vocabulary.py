@@ -92,7 +92,7 @@ class UnusedFullVocabLogits(Rule):
                 "states without logits; or pass `logits_to_keep=1`"
                 + (f"; called from {where}" if where else ""),
                 safety="safe" if is_certain else "needs-care",
-                setting='target_forward = "body"' if is_planned else None,
+                setting='target.forward = "body"' if is_planned else None,
             ),
         )
 

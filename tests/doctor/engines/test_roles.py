@@ -46,7 +46,7 @@ def test_peaks_of_the_trainers_steps_are_true(name: str) -> None:
     assert abs(played.peak_allocated_bytes / truth["peak_allocated"] - 1) <= 0.001
     assert abs(played.peak_reserved_bytes / truth["peak_reserved"] - 1) <= 0.005
     assert trace.untraced_ops == ()
-    assert unknown_value(trace, played.peak_event) is None
+    assert unknown_value(trace) is None
 
 
 def test_the_trainers_steps_are_reached_by_name() -> None:
@@ -180,7 +180,7 @@ def test_an_unknown_number_leaves_the_fit_unknown(monkeypatch: pytest.MonkeyPatc
         return layer, lambda: torch.ones(int((step() > 0).sum()) + 1, 8 * ROWS * WIDTH, device=device)
 
     trace = traced(monkeypatch, build)
-    reason = unknown_value(trace, replay(trace).peak_event)
+    reason = unknown_value(trace)
     assert reason is not None
     assert "test_roles.py" in reason
 

@@ -95,7 +95,7 @@ DF001 = Finding(
         text="call the body, `model.model(...)` or `model.base_model(...)`, which gives hidden states "
         "without logits; or pass `logits_to_keep=1`",
         safety="safe",
-        setting='target_forward = "body"',
+        setting='target.forward = "body"',
     ),
 )
 DF002 = Finding(

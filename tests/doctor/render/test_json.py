@@ -47,7 +47,7 @@ def test_a_finding_has_exactly_the_agreed_keys() -> None:
             "text": "call the body, `model.model(...)` or `model.base_model(...)`, which gives hidden states "
             "without logits; or pass `logits_to_keep=1`",
             "safety": "safe",
-            "setting": 'target_forward = "body"',
+            "setting": 'target.forward = "body"',
         },
     }
 

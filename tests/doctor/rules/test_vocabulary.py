@@ -60,7 +60,7 @@ def test_df001_fires_on_logits_that_nobody_reads() -> None:
     assert (found.gpus, found.bytes) == ((0, 1, 2, 3, 4, 5, 6), T * V * 2)
     assert (found.module, found.op, found.source) == ("lm_head", "aten.mm.default", "model.py:1716")
     assert found.fix is not None
-    assert (found.fix.safety, found.fix.setting) == ("safe", 'target_forward = "body"')
+    assert (found.fix.safety, found.fix.setting) == ("safe", 'target.forward = "body"')
     assert "model.model(...)" in found.fix.text
     assert "logits_to_keep=1" in found.fix.text
 
