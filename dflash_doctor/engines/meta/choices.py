@@ -40,12 +40,13 @@ _log_softmax = _widening(torch.log_softmax, torch.ops.aten._log_softmax)
 
 
 def _rms_norm(
-    input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
-) -> torch.Tensor:
+    input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, eps: float | None = None,
+    *, device: Device,
+) -> torch.Tensor:  # fmt: skip
     """CUDA has one kernel for RMSNorm (`_fused_rms_norm`); meta would decompose it."""
     if not input.is_meta or (weight is not None and weight.dtype != input.dtype):
         return _plain_rms_norm(input, normalized_shape, weight, eps)
-    return fused_rms_norm(input, normalized_shape, weight)
+    return fused_rms_norm(input, normalized_shape, weight, device)
 
 
 def _dropout(
@@ -62,14 +63,16 @@ def cuda_choices(device: Device) -> Iterator[None]:
     """Make optimizers, clipping, dropout, norms and attention choose as on CUDA while the context lasts."""
     devices = lambda: ["meta", "cuda"]  # noqa: E731
     attend = functools.partial(scaled_dot_product_attention, device=device)
+    normalise = functools.partial(_rms_norm, device=device)
     instead: dict[str, Any] = {
         "torch.optim.optimizer._get_foreach_kernels_supported_devices": devices,
         "torch.utils._foreach_utils._get_foreach_kernels_supported_devices": devices,
         "torch.optim.optimizer._get_fused_kernels_supported_devices": devices,
         "torch.nn.functional.scaled_dot_product_attention": attend,
         "torch.nn.functional.dropout": _dropout,
-        "torch.nn.functional.rms_norm": _rms_norm,
-        "torch.rms_norm": _rms_norm,
+        "torch.dropout": lambda input, p, train: _dropout(input, p, train),
+        "torch.nn.functional.rms_norm": normalise,
+        "torch.rms_norm": normalise,
         "torch.nn.functional.softmax": _softmax,
         "torch.softmax": _softmax,
         "torch.Tensor.softmax": _softmax,

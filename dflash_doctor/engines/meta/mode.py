@@ -25,7 +25,17 @@ PHASE_MARK = "phase:"
 """`record_function("phase:optimizer")` in a step begins a phase of that name."""
 
 
+def _pointwise_loss(
+    input: torch.Tensor, target: torch.Tensor, reduction: int = 1, *rest: Any, **more: Any
+) -> torch.Tensor:
+    """Shape a loss that keeps the memory of its pointwise losses when it is reduced (PointwiseOps.cpp)."""
+    loss = input.new_empty(torch.broadcast_shapes(input.shape, target.shape))
+    return loss.resize_(()) if reduction else loss
+
+
 _INSTEAD: dict[str, Any] = {
+    "mse_loss": _pointwise_loss,
+    "smooth_l1_loss": _pointwise_loss,
     "_scaled_dot_product_efficient_attention": efficient_forward,
     "_scaled_dot_product_efficient_attention_backward": efficient_backward,
 }

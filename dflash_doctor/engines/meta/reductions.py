@@ -22,10 +22,27 @@ class _Layout:
     kept: list[tuple[int, int]]
 
 
-def reduction_buffers(source: torch.Tensor, dims: list[int], device: Device) -> tuple[int, ...]:
+_WITH_INDICES = frozenset({"argmax", "argmin", "std", "var", "std_mean", "var_mean"})
+_EXTREMES = frozenset({"amax", "amin", "max", "min"})
+
+
+def accumulator_bytes(op: str, source: torch.Tensor, outputs: list[torch.Tensor]) -> int:
+    """Give the bytes of one partial result (`arg_t` of ReduceOps: 16 are a pair, or Welford's four)."""
+    if op in _WITH_INDICES or (op in _EXTREMES and len(outputs) == 2):
+        return 16
+    if op in ("any", "all"):
+        return 1
+    if op in _EXTREMES:
+        return source.element_size()
+    return 8 if outputs[0].element_size() == 8 else 4
+
+
+def reduction_buffers(
+    source: torch.Tensor, dims: list[int], device: Device, partial: int = 4
+) -> tuple[int, ...]:
     """Give the bytes of the partial results and of the semaphores; empty where one block is enough.
 
-    `dims` are the reduced dimensions, all non-negative.
+    `dims` are the reduced dimensions, all non-negative; `partial` is the size of one partial result.
     """
     if source.numel() == 0 or source.dim() == 0:
         return ()
@@ -42,12 +59,14 @@ def reduction_buffers(source: torch.Tensor, dims: list[int], device: Device) -> 
         vector = _output_vector(layout)
         dim0 //= vector
     width, height = _block(dim0, dim1, vector)
-    return _split(inputs, outputs, on_fastest, vector, width, height, device)
+    counts = _split(inputs, outputs, on_fastest, vector, width, height, device)
+    return (partial * counts[0], 4 * counts[1]) if counts else ()
 
 
 def _split(
     inputs: int, outputs: int, on_fastest: bool, vector: int, width: int, height: int, device: Device
-) -> tuple[int, ...]:
+) -> tuple[int, int] | None:
+    """Count the partial results and the semaphores; None where one block reduces a whole output."""
     step_input, step_output = (width, 1) if on_fastest else (1, width)
     across_warps = -(-inputs // step_input) >= min(height * 16, MAX_VALUES)
     if across_warps:
@@ -58,15 +77,12 @@ def _split(
     grid = -(-(outputs // vector) // step_output)
     target = device.num_multiprocessors * (device.threads_per_multiprocessor // (width * height))
     if not across_warps or values < MAX_VALUES or grid > target:
-        return ()
+        return None
     most, least = -(-values // MIN_VALUES), -(-values // MAX_VALUES)
     blocks = min(max(-(-target // grid), least), most)
     if blocks <= 1:
-        return ()
-    size = 4 * outputs * blocks
-    if not on_fastest:
-        size *= width * vector
-    return size, 4 * grid
+        return None
+    return outputs * blocks * (1 if on_fastest else width * vector), grid
 
 
 def _layout(source: torch.Tensor, dims: list[int]) -> _Layout:

@@ -4,6 +4,7 @@ Each model follows the source of PyTorch's own kernel, named beside it, and repl
 their order. Meta tensors show only the outputs of an op; these are the rest.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,12 @@ from typing import Any
 import torch
 
 from dflash_doctor.engines.meta.device import Device
+from dflash_doctor.engines.meta.norms import norm_parts
 from dflash_doctor.engines.meta.ops import tensors_in
-from dflash_doctor.engines.meta.reductions import reduction_buffers
+from dflash_doctor.engines.meta.reductions import accumulator_bytes, reduction_buffers
+
+_WITH_ONE_DIM = frozenset({"argmax", "argmin", "max", "min", "any", "all"})
+_REDUCTIONS = _WITH_ONE_DIM | {"sum", "mean", "nansum", "amax", "amin", "std", "var", "linalg_vector_norm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ def _cumsum(call: Call) -> None:
     dim = call.args[1] if len(call.args) > 1 else call.kwargs["dim"]
     if source.dim() and source.shape[dim] == source.numel():
         call.give()
-        call.take(1279, "uint8")
+        call.take(1279 if out.element_size() < 8 else 2815, "uint8")
 
 
 def _softmax_backward(call: Call) -> None:
@@ -150,17 +155,68 @@ _HALVES = (torch.float16, torch.bfloat16)
 """Dtypes that a reduction to float32 reads as they are."""
 
 
-def _reduction(call: Call) -> None:
-    """Convert the input (ReduceOpsUtils.h, `make_reduction`); stage sums of many rows in global memory."""
+def _reduction(op: str, call: Call) -> None:
+    """Stage a reduction of many rows to few outputs, which is split over blocks, in global memory."""
     call.give()
     source, out = call.args[0], call.outputs[0]
-    if source.dtype != out.dtype and not (source.dtype in _HALVES and out.dtype == torch.float32):
+    if op in ("sum", "prod") and not source.is_floating_point() and source.dtype != out.dtype:
         call.take(source.numel() * out.element_size(), dtype_of(out))
+    _stage(op, call)
+
+
+def _stage(op: str, call: Call) -> list[int]:
+    source = call.args[0]
+    axes = _positive(_reduced(op, call), source.dim())
+    size = accumulator_bytes(op, source, call.outputs)
+    return [call.take(each, "uint8") for each in reduction_buffers(source, axes, call.device, size)]
+
+
+def _reduced(op: str, call: Call) -> Iterable[int]:
     dims = next((arg for arg in call.args[1:] if isinstance(arg, (list, tuple))), None)
-    dims = dims if dims is not None else call.kwargs.get("dim")
-    axes = dims if dims else range(source.dim())
-    for size in reduction_buffers(source, _positive(axes, source.dim()), call.device):
+    if dims is None and op in _WITH_ONE_DIM and len(call.args) > 1:
+        dims = call.args[1]
+    dims = call.kwargs.get("dim") if dims is None else dims
+    if isinstance(dims, int):
+        return [dims]
+    return dims if dims else range(call.args[0].dim())
+
+
+def _layer_norm_backward(call: Call) -> None:
+    """Sum the weight's and the bias's gradients in parts where rows are many (layer_norm_kernel.cu)."""
+    call.give()
+    source, mean, wanted = call.args[1], call.args[3], call.args[7]
+    shape = norm_parts(mean.numel(), source.numel() // max(1, mean.numel()), call.device)
+    if shape is None or not any(wanted[1:]):
+        return
+    parts = torch.empty(shape, dtype=source.dtype, device="meta")
+    for _ in filter(None, wanted[1:]):
+        call.copy(parts)
+    call.copy(parts[0])
+    for size in reduction_buffers(parts, [0], call.device):
         call.take(size, "uint8")
+
+
+def _logsumexp(call: Call) -> None:
+    """Find the maxima, then make the exponentials in full (ReduceOps.cpp, `logsumexp_out_impl`)."""
+    source = call.args[0]
+    call.copy(call.outputs[0])
+    for staged in reversed(_stage("amax", call)):
+        call.drop(staged)
+    call.take(source.numel() * call.outputs[0].element_size(), dtype_of(call.outputs[0]))
+    call.give()
+    _stage("sum", call)
+
+
+def _pointwise_loss(call: Call) -> None:
+    """Make the losses one by one before their mean or sum (Loss.cpp, PointwiseOps)."""
+    call.give()
+    reduction = call.args[2] if len(call.args) > 2 else call.kwargs.get("reduction", 1)
+    if reduction:
+        losses = torch.broadcast_shapes(call.args[0].shape, call.args[1].shape).numel()
+        call.take(losses * call.args[0].element_size(), dtype_of(call.args[0]))
+        if losses == call.args[0].numel():
+            for size in reduction_buffers(call.args[0], list(range(call.args[0].dim())), call.device):
+                call.take(size, "uint8")
 
 
 def _positive(dims: Iterable[int], rank: int) -> list[int]:
@@ -172,10 +228,12 @@ MODELS: dict[str, Callable[[Call], None]] = {
     "addmm": _product,
     "bmm": _product,
     "baddbmm": _product,
-    "sum": _reduction,
-    "mean": _reduction,
-    "amax": _reduction,
-    "linalg_vector_norm": _reduction,
+    **{op: functools.partial(_reduction, op) for op in _REDUCTIONS},
+    "logsumexp": _logsumexp,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "mse_loss": _pointwise_loss,
+    "smooth_l1_loss": _pointwise_loss,
+    "huber_loss": _pointwise_loss,
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _log_softmax_backward,
     "_foreach_norm": _foreach_norm,
