@@ -76,6 +76,9 @@ class MetaMode(TorchDispatchMode):
         info = info_of(func)
         if info.base.startswith("_record_function"):
             return self._mark_phase(func, info, args, named)
+        if info.is_composite:
+            with self:
+                return func.decompose(*args, **named)
         inputs = tensors_in(args, [])
         if named:
             tensors_in(list(named.values()), inputs)

@@ -49,6 +49,8 @@ class OpInfo:
     makes_value_shape: bool
     picks_rows: bool
     is_unmodelled: bool
+    is_composite: bool
+    """Made of other ops; a mode sees such an op whole in inference mode only."""
 
 
 _infos: dict[Any, OpInfo] = {}
@@ -80,6 +82,7 @@ def _read_schema(func: Any) -> OpInfo:
         makes_value_shape=base in _VALUE_SHAPES and (base != "repeat_interleave" or "self_int" not in name),
         picks_rows=base in _ROW_PICKERS,
         is_unmodelled=base in _UNMODELLED or parts[0] not in _MODELLED_NAMESPACES,
+        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
     )
 
 
