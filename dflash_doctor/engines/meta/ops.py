@@ -50,7 +50,7 @@ class OpInfo:
     picks_rows: bool
     is_unmodelled: bool
     is_composite: bool
-    """Made of other ops; a mode sees such an op whole in inference mode only."""
+    """Made of other ops everywhere; a mode sees such an op whole only for tensors of inference mode."""
 
 
 _infos: dict[Any, OpInfo] = {}
@@ -82,8 +82,12 @@ def _read_schema(func: Any) -> OpInfo:
         makes_value_shape=base in _VALUE_SHAPES and (base != "repeat_interleave" or "self_int" not in name),
         picks_rows=base in _ROW_PICKERS,
         is_unmodelled=base in _UNMODELLED or parts[0] not in _MODELLED_NAMESPACES,
-        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
+        is_composite=_has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU"),
     )
+
+
+def _has_kernel(func: Any, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
 def tensors_in(value: Any, into: list[torch.Tensor]) -> list[torch.Tensor]:
