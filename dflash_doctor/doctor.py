@@ -26,7 +26,11 @@ from dflash_doctor.rules.registry import run_rules
 SEARCH_SECONDS = 14.0
 """How long the search and the grid may look for more: seconds of processor time, so that a busy machine
 finds the same."""
+GRID_SECONDS = 6.0
+"""The part of it that the grid may take."""
 TOP_ALLOCATIONS = 10
+NOTHING_TO_MEND = "--fix: the plan fits and wastes nothing that a setting could mend"
+NOTHING_HELPS = "--fix: no setting of the plan helps, since weights and states alone exceed a card"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class PreflightOutcome:
     """The forecast that counts, beside that of the plan which it mends."""
 
     report: MemoryReport
+    plan: RunPlan
     before: MemoryReport | None = None
     files: tuple[Path, ...] = ()
     """What was written."""
@@ -50,9 +55,12 @@ def preflight(
     started = time.perf_counter()
     forecaster = Forecaster()
     report = examine(plan, forecaster, search=search and not fix, notes=notes, started=started)
-    outcome = PreflightOutcome(report=report)
     if fix:
-        outcome = mend(plan, report, forecaster, search=search, notes=notes, started=started, fix_to=fix_to)
+        outcome = mend(plan, report, forecaster, search=search, notes=notes, started=started)
+    else:
+        outcome = PreflightOutcome(report=report, plan=plan)
+    if fix_to is not None:
+        write_plan_file(outcome.plan, fix_to)
     files = [fix_to] if fix_to is not None else []
     if report_dir is not None:
         files += write_report_files(outcome.report, report_dir, outcome.before)
@@ -70,6 +78,7 @@ def examine(
         largest, reason, cells = look_further(plan, forecast, forecaster)
     return MemoryReport(
         plan_name=plan.name,
+        model_name=plan.model.name,
         plan_fingerprint=plan_fingerprint(plan),
         engine="meta",
         verdict=forecast.verdict,
@@ -92,30 +101,47 @@ def examine(
 
 def mend(
     plan: RunPlan, before: MemoryReport, forecaster: Forecaster, *, search: bool, notes: tuple[str, ...],
-    started: float, fix_to: Path | None,
+    started: float,
 ) -> PreflightOutcome:  # fmt: skip
-    """Tune a plan until it fits: first what costs nothing, then recomputation, then a smaller budget."""
-    before = replace(before, halved_budget=halved(plan, before, forecaster))
-    mended = tuned(plan)
-    report = examine(mended, forecaster, search=False, notes=notes, started=started)
-    if mended.recompute == "off" and any(
-        g.role == "drafter" and g.verdict == "wont-fit" for g in report.gpus
-    ):
-        mended = replace(mended, recompute="on")
-        report = examine(mended, forecaster, search=False, notes=notes, started=started)
-    if report.verdict == "wont-fit" and not any(state_alone_exceeds(gpu) for gpu in report.gpus):
-        largest, _ = largest_budget(mended, forecaster, lambda: False)
-        if largest is not None:
-            mended = replace(mended, token_budget=largest)
-    report = examine(mended, forecaster, search=search, notes=notes, started=started)
+    """Tune a plan until it fits; leave alone one that needs nothing, or that nothing can help."""
+
+    def look(at: RunPlan, *, search: bool, more: tuple[str, ...] = ()) -> MemoryReport:
+        return examine(at, forecaster, search=search, notes=notes + more, started=started)
+
+    if not needs_mending(before):
+        return PreflightOutcome(report=look(plan, search=search, more=(NOTHING_TO_MEND,)), plan=plan)
+    mended = fit_in(tuned(plan), forecaster, lambda at: look(at, search=False))
+    own = tuple(step for step in (plan.target_step, plan.draft_step) if step)
+    more = (f"the trainer's own step stands in for {step}, which is not mended" for step in own)
+    report = look(mended, search=search, more=tuple(more))
+    if report.verdict == "wont-fit" and any(state_alone_exceeds(gpu) for gpu in report.gpus):
+        unmended = look(plan, search=search, more=(NOTHING_HELPS,))
+        return PreflightOutcome(report=unmended, plan=plan)
     report = replace(
         report,
         savings=savings(before.gpus, report.gpus, before.findings),
         halved_budget=halved(mended, report, forecaster),
     )
-    if fix_to is not None:
-        write_plan_file(mended, fix_to)
-    return PreflightOutcome(report=report, before=before)
+    before = replace(before, halved_budget=halved(plan, before, forecaster))
+    return PreflightOutcome(report=report, plan=mended, before=before)
+
+
+def needs_mending(report: MemoryReport) -> bool:
+    """Say whether a plan does not fit with its margin, or wastes a good part of a card."""
+    return report.verdict != "fits" or any(finding.severity == "error" for finding in report.findings)
+
+
+def fit_in(plan: RunPlan, forecaster: Forecaster, look: Callable[[RunPlan], MemoryReport]) -> RunPlan:
+    """Recompute the drafter's activations, then lower the budget, as far as it takes to fit."""
+    report = look(plan)
+    cramped = any(gpu.role == "drafter" and gpu.verdict == "wont-fit" for gpu in report.gpus)
+    if cramped and plan.recompute == "off":
+        plan = replace(plan, recompute="on")
+        report = look(plan)
+    if report.verdict == "wont-fit" and not any(state_alone_exceeds(gpu) for gpu in report.gpus):
+        largest, _ = largest_budget(plan, forecaster, lambda: False)
+        plan = replace(plan, token_budget=largest) if largest is not None else plan
+    return plan
 
 
 def halved(plan: RunPlan, report: MemoryReport, forecaster: Forecaster) -> WhatIf | None:
@@ -128,22 +154,22 @@ def halved(plan: RunPlan, report: MemoryReport, forecaster: Forecaster) -> WhatI
 def look_further(
     plan: RunPlan, forecast: Forecast, forecaster: Forecaster
 ) -> tuple[int | None, str, tuple[WhatIf, ...]]:
-    """Search the largest token budget that fits, and fill the grid around the plan."""
+    """Fill the grid around the plan, and search the largest token budget that fits."""
     started = time.process_time()
 
-    def is_late() -> bool:
-        return time.process_time() - started > SEARCH_SECONDS
+    def is_late(limit: float = SEARCH_SECONDS) -> bool:
+        return time.process_time() - started > limit
 
     if any(state_alone_exceeds(gpu) for gpu in forecast.gpus):
         reason = "weights and states alone exceed a card: shard, quantise or take a larger one"
         return None, reason, ()
-    largest, reason = largest_budget(plan, forecaster, is_late)
     cells: list[WhatIf] = []
     for budget in (plan.token_budget, plan.token_budget // 2, plan.token_budget * 2):
         for anchors in (plan.max_anchors, plan.max_anchors // 2, plan.max_anchors * 2):
-            if is_late() or anchors < 1 or budget < anchors * plan.draft.block_size:
+            if is_late(GRID_SECONDS) or anchors < 1 or budget < anchors * plan.draft.block_size:
                 continue
             cells.append(forecaster.what_if(replace(plan, token_budget=budget, max_anchors=anchors), plan))
+    largest, reason = largest_budget(plan, forecaster, is_late)
     return largest, reason, tuple(cells)
 
 

@@ -50,8 +50,13 @@ class Forecaster:
         for role in roles_of(plan):
             find_step(plan, role)
         traces: dict[str, AllocationTrace] = {role: self.trace(plan, role) for role in roles_of(plan)}
-        gpus = tuple(self._gpu(plan, traces, index, card) for index, card in enumerate(plan.cards))
-        return Forecast(traces=traces, gpus=gpus)
+        first: dict[tuple[str, Card], GpuReport] = {}
+        for index, card in enumerate(plan.cards):
+            key = (role_of(plan, index), card)
+            if key not in first:
+                first[key] = self._gpu(plan, traces, index, card)
+        gpus = (replace(first[role_of(plan, i), card], index=i) for i, card in enumerate(plan.cards))
+        return Forecast(traces=traces, gpus=tuple(gpus))
 
     def trace(self, plan: RunPlan, role: RoleName) -> AllocationTrace:
         """Trace a role, or take the trace of a plan that differs only in what the role does not see."""
@@ -82,7 +87,13 @@ class Forecaster:
     def probe(self, plan: RunPlan, known: RunPlan) -> Probe:
         """Judge another budget; a target that runs in pieces is resized from the trace of `known`."""
         fits = self._fits_elsewhere(plan, known)
-        spare = [fit.headroom_bytes - int(plan.margin * card.usable_bytes) for card, fit in fits]
+        spare = [
+            fit.headroom_bytes
+            + fit.reserved_bytes
+            - fit.uncapped.peak_reserved_bytes
+            - int(plan.margin * card.usable_bytes)
+            for card, fit in fits
+        ]
         cached = [fit.uncapped.peak_reserved_bytes - fit.uncapped.peak_allocated_bytes for _, fit in fits]
         return Probe(
             token_budget=plan.token_budget,

@@ -1,6 +1,7 @@
 """Judge whether a trace fits a card: the capped replay is the criterion, the uncapped one information."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dflash_doctor.analyze.replay import is_expandable, replay
 from dflash_doctor.records.plan import ByteBand, Card
@@ -12,11 +13,16 @@ from dflash_doctor.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A verdict with the replay that shows the peaks and, where it does not fit, the refused request."""
+    """A verdict with the replay that shows the peaks and, where it does not fit, the refused request.
+
+    `reserved_bytes` is the reserved peak of the replay that decided: the uncapped one, or the capped one
+    where the run fits only by giving cached memory back. Headroom follows from it.
+    """
 
     verdict: Verdict
     reason: str
     uncapped: Replay
+    reserved_bytes: int
     headroom_bytes: int
     failed_request_bytes: int | None
 
@@ -38,37 +44,47 @@ def judge(trace: AllocationTrace, *, capacity: int, outside: ByteBand, margin: f
     `capacity` is in bytes; the caps are capacity x (1 - margin) - outside, and capacity - outside.
     """
     uncapped = replay(trace, allocator=allocator)
-    headroom = capacity - outside.likely - uncapped.peak_reserved_bytes
-    unknown = unknown_value(trace)
+    whole = capacity - outside.likely
+    unknown = unknown_value(trace) or _nothing_on_device(uncapped)
     if unknown is not None:
-        return Fit(
-            verdict="unknown", reason=unknown, uncapped=uncapped, headroom_bytes=headroom,
-            failed_request_bytes=None,
-        )  # fmt: skip
-    roomy = int(capacity * (1 - margin)) - outside.likely
-    verdict, reason, failed = _try_caps(trace, uncapped, roomy, capacity - outside.likely, allocator)
+        verdict, reason, decided = _Decision("unknown", unknown, uncapped)
+    else:
+        roomy = int(capacity * (1 - margin)) - outside.likely
+        verdict, reason, decided = _try_caps(trace, uncapped, roomy, whole, allocator)
+    reserved = (uncapped if verdict == "wont-fit" else decided).peak_reserved_bytes
     return Fit(
-        verdict=verdict, reason=reason, uncapped=uncapped, headroom_bytes=headroom,
-        failed_request_bytes=failed,
+        verdict=verdict, reason=reason, uncapped=uncapped, reserved_bytes=reserved,
+        headroom_bytes=whole - reserved, failed_request_bytes=decided.failed_request_bytes,
     )  # fmt: skip
 
 
-def _try_caps(
-    trace: AllocationTrace, uncapped: Replay, roomy: int, whole: int, allocator: str
-) -> tuple[Verdict, str, int | None]:
+class _Decision(NamedTuple):
+    verdict: Verdict
+    reason: str
+    decided: Replay
+
+
+def _try_caps(trace: AllocationTrace, uncapped: Replay, roomy: int, whole: int, allocator: str) -> _Decision:
     if uncapped.peak_reserved_bytes <= roomy:
-        return "fits", "", None
+        return _Decision("fits", "", uncapped)
+    without = f"without a cap {format_bytes(uncapped.peak_reserved_bytes)} would be reserved"
     if uncapped.peak_allocated_bytes <= roomy:
         capped = replay(trace, cap=roomy, allocator=allocator)
         if capped.failed_at is None:
-            return "fits", "only by giving cached memory back to the driver on the way", None
+            return _Decision("fits", f"by giving cached memory back on the way; {without}", capped)
     if uncapped.peak_reserved_bytes <= whole:
-        return "tight", "it fits, but with less to spare than the margin", None
+        return _Decision("tight", "it fits, but with less to spare than the margin", uncapped)
     capped = replay(trace, cap=max(whole, 0), allocator=allocator)
     if capped.failed_at is None:
-        reason = "it fits with less to spare than the margin, and only by giving cached memory back"
-        return "tight", reason, None
-    return "wont-fit", _failure(trace, capped, allocator), capped.failed_request_bytes
+        reason = f"less to spare than the margin, and only by giving cached memory back; {without}"
+        return _Decision("tight", reason, capped)
+    return _Decision("wont-fit", _failure(trace, capped, allocator), capped)
+
+
+def _nothing_on_device(uncapped: Replay) -> str | None:
+    if uncapped.peak_allocated_bytes:
+        return None
+    return "the step put nothing on the device that it was handed"
 
 
 def _failure(trace: AllocationTrace, capped: Replay, allocator: str) -> str:

@@ -27,7 +27,7 @@ def gpu_report(
         index=index,
         role=role,
         peak_allocated_bytes=fit.uncapped.peak_allocated_bytes,
-        peak_reserved_bytes=fit.uncapped.peak_reserved_bytes,
+        peak_reserved_bytes=fit.reserved_bytes,
         outside=outside,
         capacity_bytes=card.usable_bytes,
         headroom_bytes=fit.headroom_bytes,

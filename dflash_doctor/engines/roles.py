@@ -56,7 +56,7 @@ def trace_role(plan: RunPlan, role: RoleName) -> AllocationTrace:
             raise DoctorError(
                 f"the {role} step {step_reference(plan, role)} failed on meta tensors"
                 f" at {_place(error)}: {type(error).__name__}: {error}",
-                hint=f"it must run on device 'meta'; check the plan's sizes or {FLAGS[role]}",
+                hint=_remedy(error, role),
                 exit_code=3,
             ) from error
     vocab = plan.model.config.get("vocab_size")
@@ -104,10 +104,19 @@ def _pair(built: Any, reference: str) -> tuple[Any, Callable[[], Any]]:
     """Check what a step's function gave: (module, step)."""
     if isinstance(built, tuple) and len(built) == 2 and callable(built[1]):
         return built
+    what = type(built).__name__
+    if isinstance(built, tuple):
+        what = f"{len(built)} things" if len(built) != 2 else f"a step of type {type(built[1]).__name__}"
     raise DoctorError(
-        f"{reference} returned {type(built).__name__}, not (module, step)",
+        f"{reference} returned {what}, not (module, step)",
         hint="function(plan, device) returns the module that it trains or runs, and a step without arguments",
     )
+
+
+def _remedy(error: BaseException, role: RoleName) -> str:
+    if "meta" in str(error):
+        return f"the step must run on device 'meta', and make what it makes on its device ({FLAGS[role]})"
+    return f"the step itself raised it: check the plan's sizes, or the code named by {FLAGS[role]}"
 
 
 def _place(error: BaseException) -> str:

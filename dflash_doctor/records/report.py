@@ -51,7 +51,8 @@ class PeakAt:
 class GpuReport:
     """The forecast of one GPU, in bytes.
 
-    `headroom_bytes` = capacity - outside - reserved peak; negative where it does not fit.
+    `headroom_bytes` = capacity - likely outside - reserved peak; negative where it does not fit. The
+    reserved peak is that of the run that decided: capped where only giving cached memory back makes it fit.
     `capacity_bytes` is what the process can have: the card's memory less what others hold.
     """
 
@@ -122,6 +123,7 @@ class MemoryReport:
     versions: Mapping[str, str]
     seconds: float
     schema_version: int = SCHEMA_VERSION
+    model_name: str | None = None
     token_budget: int | None = None
     max_anchors: int | None = None
     halved_budget: WhatIf | None = None

@@ -136,7 +136,7 @@ def _state_exceeds(gpu: GpuReport) -> bool:
 
 def run_line(report: MemoryReport) -> str:
     """Say what was forecast, and by what."""
-    parts = []
+    parts = [] if report.model_name is None else [report.model_name]
     if report.token_budget is not None:
         parts.append(f"{report.token_budget:,} tokens")
     if report.max_anchors is not None:

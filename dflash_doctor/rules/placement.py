@@ -9,6 +9,14 @@ from dflash_doctor.rules.rule import Rule
 from dflash_doctor.units import format_bytes
 
 DEFAULT_MARGIN = 0.04
+SMALLER_TARGET = (
+    "shard the model over several GPUs, quantise it, or take a larger card; "
+    "a smaller token budget cannot help"
+)
+SMALLER_DRAFTER = (
+    "shard the drafter over several GPUs, give it fewer layers (--draft-layers) or an optimizer with less "
+    "state (--optimizer), or take a larger card; a smaller token budget cannot help"
+)
 
 
 def alike(reports: tuple[GpuReport, ...]) -> Iterator[tuple[GpuReport, tuple[int, ...]]]:
@@ -80,12 +88,11 @@ class DeviceOverCapacity(Rule):
         if resident + outside > report.capacity_bytes:
             short = resident + outside - report.capacity_bytes
             message = (
-                f"the {report.role}'s weights and states alone take {format_bytes(resident)} "
-                f"of {capacity}: over by {format_bytes(short)}"
+                f"the {report.role}'s weights and states alone take {format_bytes(resident)}, beside "
+                f"{format_bytes(outside)} outside PyTorch, of {capacity}: over by {format_bytes(short)}"
             )
             fix = Fix(
-                text="shard the model over several GPUs, quantise it, or take a larger card; "
-                "a smaller token budget cannot help",
+                text=SMALLER_DRAFTER if report.role == "drafter" else SMALLER_TARGET,
                 safety="needs-care",
             )
         else:
@@ -108,8 +115,7 @@ class ThinHeadroom(Rule):
 
     ## What it does
 
-    Reports GPUs whose verdict is tight, and those that fit only because the allocator hands cached memory
-    back on the way: without a cap it would reserve more than the margin leaves.
+    Reports GPUs whose verdict is tight: the run fits the card, but not with the margin kept free.
 
     ## Why it costs
 
@@ -140,21 +146,17 @@ class ThinHeadroom(Rule):
     needs = ("fit",)
 
     def check(self, context: RuleContext) -> Iterable[Finding]:
-        """Report tight GPUs as warnings, and those that fit by freeing the cache as information."""
+        """Report each group of tight GPUs."""
         share = context.plan.margin if context.plan is not None else DEFAULT_MARGIN
         for report, gpus in alike(context.gpu_reports):
             margin = round(report.capacity_bytes * share)
-            if report.verdict not in ("tight", "fits"):
+            if report.verdict != "tight":
                 continue
-            if report.verdict == "fits" and report.headroom_bytes >= margin:
-                continue
-            spare = max(report.headroom_bytes, 0)
             yield self.finding(
-                f"the {report.role} has {format_bytes(spare)} to spare, less than the margin of "
-                f"{format_bytes(margin)}",
+                f"the {report.role} has {format_bytes(report.headroom_bytes)} to spare, "
+                f"less than the margin of {format_bytes(margin)}",
                 gpus=gpus,
                 num_bytes=max(margin - report.headroom_bytes, 0),
-                severity="warning" if report.verdict == "tight" else "info",
                 confidence="likely",
                 fix=Fix(
                     text="lower the token budget a little, the rows of a target's piece, "

@@ -12,7 +12,7 @@ from tests.doctor.trace_builder import TraceBuilder
 
 MIB = 2**20
 EXPANDABLE = "expandable_segments:True"
-GIVES_BACK = "only by giving cached memory back to the driver on the way"
+GIVES_BACK = "by giving cached memory back on the way; without a cap 220.00 MiB would be reserved"
 
 
 def take(trace: TraceBuilder, mib: int, name: str = "mm.default", line: int = 1) -> int:
@@ -75,7 +75,8 @@ def test_what_is_outside_grows_with_the_peers() -> None:
             cached_block(),
             124,
             "tight",
-            "it fits with less to spare than the margin, and only by giving cached memory back",
+            "less to spare than the margin, and only by giving cached memory back; "
+            "without a cap 220.00 MiB would be reserved",
         ),
         (
             cached_block(),
@@ -100,7 +101,8 @@ def test_an_uncapped_run_is_information_only() -> None:
     found = judged(cached_block(), 200, outside=10)
     assert found.verdict == "fits"
     assert found.uncapped.peak_reserved_bytes == 220 * MIB
-    assert found.headroom_bytes == -30 * MIB
+    assert found.reserved_bytes == 120 * MIB
+    assert found.headroom_bytes == (200 - 10 - 120) * MIB
     assert found.failed_request_bytes is None
 
 

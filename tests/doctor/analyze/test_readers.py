@@ -1,6 +1,5 @@
 """Prove readers and partial readers on hand-made traces."""
 
-
 import pytest
 
 from dflash_doctor.analyze.readers import find_partly_read, find_unread

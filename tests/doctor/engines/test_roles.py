@@ -231,7 +231,12 @@ def test_a_module_that_fails_on_import_is_the_users_mistake(
 
 @pytest.mark.parametrize(
     ("built", "kind"),
-    [(len, "builtin_function_or_method"), ((None, 3), "tuple"), ((1, 2, 3), "tuple"), (None, "NoneType")],
+    [
+        (len, "builtin_function_or_method"),
+        ((None, 3), "a step of type int"),
+        ((1, 2, 3), "3 things"),
+        (None, "NoneType"),
+    ],
 )
 def test_a_function_that_gives_no_pair_is_the_users_mistake(
     built: object, kind: str, monkeypatch: pytest.MonkeyPatch

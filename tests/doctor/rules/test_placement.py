@@ -22,7 +22,8 @@ def test_df301_never_advises_a_smaller_budget_where_weights_alone_exceed_the_car
     report = gpu(resident=50 * GIB, capacity=40 * GIB, verdict="wont-fit")
     (found,) = check(DeviceOverCapacity, RuleContext(gpu_reports=(report,)))
     assert found.message == (
-        "the target's weights and states alone take 50.00 GiB of 40.00 GiB: over by 11.50 GiB"
+        "the target's weights and states alone take 50.00 GiB, beside 1.50 GiB outside PyTorch, "
+        "of 40.00 GiB: over by 11.50 GiB"
     )
     assert found.fix is not None
     assert (found.fix.setting, found.fix.safety) == (None, "needs-care")
@@ -33,12 +34,19 @@ def test_df301_is_silent_where_it_fits() -> None:
     assert check(DeviceOverCapacity, RuleContext(gpu_reports=(gpu(), gpu(1, verdict="tight")))) == []
 
 
-def test_df302_fires_on_a_tight_gpu_and_informs_where_only_the_cache_is_too_large() -> None:
+def test_df301_advises_a_drafter_fewer_layers_where_its_states_alone_exceed_the_card() -> None:
+    report = gpu(7, "drafter", resident=50 * GIB, capacity=40 * GIB, verdict="wont-fit")
+    (found,) = check(DeviceOverCapacity, RuleContext(gpu_reports=(report,)))
+    assert found.fix is not None
+    assert "--draft-layers" in found.fix.text
+    assert "quantise" not in found.fix.text
+
+
+def test_df302_fires_on_a_tight_gpu() -> None:
     tight = gpu(activations=38 * GIB, verdict="tight")
-    cached = gpu(7, "drafter", reserved=93 * GIB)
-    first, second = check(ThinHeadroom, RuleContext(gpu_reports=(tight, cached), plan=plan()))
-    assert first.message == "the target has 2.47 GiB to spare, less than the margin of 3.80 GiB"
-    assert (first.severity, second.severity) == ("warning", "info")
+    (found,) = check(ThinHeadroom, RuleContext(gpu_reports=(tight,), plan=plan()))
+    assert found.message == "the target has 2.47 GiB to spare, less than the margin of 3.80 GiB"
+    assert found.severity == "warning"
 
 
 def test_df302_is_silent_with_room_to_spare_and_where_it_does_not_fit() -> None:
