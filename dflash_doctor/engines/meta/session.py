@@ -24,7 +24,7 @@ def device_of(card: Card | None) -> Device:
 def _seldom_collected() -> Iterator[None]:
     """Let Python look for garbage cycles seldom: the books of a trace are many small objects."""
     before = gc.get_threshold()
-    gc.collect()  # what was traced earlier must not decide when garbage of this trace is found
+    gc.collect(0)  # what was traced earlier must not decide when garbage of this trace is found
     gc.set_threshold(100_000, 50, 100)
     try:
         yield
