@@ -33,7 +33,10 @@ _BYTE_UNITS = {
     "gib": 1024**3,
     "tib": 1024**4,
 }
-_NUMBER = re.compile(r"([+-]?)(\d[\d_,]*(?:\.\d+)?|\.\d+)(?:e(\+?\d{1,3}))?\s*([a-z]*)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"([+-]?)((?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)(?:\.\d+)?|\.\d+)(?:e(\+?\d{1,3}))?\s*([a-z]*)",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 def _split(text: str) -> tuple[Decimal, str] | None:
@@ -42,34 +45,31 @@ def _split(text: str) -> tuple[Decimal, str] | None:
     if match is None:
         return None
     sign, digits, exponent, unit = match.groups()
-    if digits.endswith(("_", ",")) or "__" in digits:
-        return None
     number = Decimal(digits.replace("_", "").replace(",", "")) * Decimal(10) ** int(exponent or 0)
     return (-number if sign == "-" else number), unit.lower()
 
 
-def parse_count(text: str | int, *, flag: str, minimum: int = 1, maximum: int = INT32_MAX) -> int:
+def parse_count(
+    text: str | int, *, flag: str, minimum: int = 1, maximum: int = INT32_MAX, is_size: bool = True
+) -> int:
     """Read a count such as 65536, 65_536, 64k (k = 1000) or 64Ki (Ki = 1024).
 
     Space around it is dropped. Raises DoctorError naming `flag` where the text is no whole number
-    or lies outside [minimum, maximum].
+    or lies outside [minimum, maximum]; where it is a size, the hint says how sizes are written.
     """
+    hint = COUNT_HINT if is_size else None
     parts = _split(str(text))
     if parts is None or parts[1] not in _COUNT_UNITS:
-        raise DoctorError(f"{flag}: {str(text)!r} is not a count", hint=COUNT_HINT)
+        raise DoctorError(f"{flag}: {str(text)!r} is not a count", hint=hint)
     value = parts[0] * _COUNT_UNITS[parts[1]]
     if value != value.to_integral_value():
-        raise DoctorError(
-            f"{flag}: {str(text)!r} is {value.normalize():f}, not a whole number", hint=COUNT_HINT
-        )
+        raise DoctorError(f"{flag}: {str(text)!r} is {value.normalize():f}, not a whole number", hint=hint)
     if value < minimum:
-        raise DoctorError(
-            f"{flag}: {str(text).strip()} is too small; the least is {minimum:,}", hint=COUNT_HINT
-        )
+        raise DoctorError(f"{flag}: {str(text).strip()} is too small; the least is {minimum:,}", hint=hint)
     if value > maximum:
         shown = f"{int(value):,}" if value < 10**18 else f"{value:.0e}"
         raise DoctorError(
-            f"{flag}: {str(text).strip()} is {shown}, too large; the most is {maximum:,}", hint=COUNT_HINT
+            f"{flag}: {str(text).strip()} is {shown}, too large; the most is {maximum:,}", hint=hint
         )
     return int(value)
 
@@ -101,7 +101,7 @@ def parse_percent(text: str | float, *, flag: str) -> float:
     Raises DoctorError naming `flag`.
     """
     shown = str(text).strip()
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", shown)
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", shown, re.ASCII)
     if match is None:
         raise DoctorError(f"{flag}: {str(text)!r} is not a share", hint=PERCENT_HINT)
     value = float(Decimal(match[1]) / (100 if match[2] else 1))

@@ -17,10 +17,11 @@ def show_error(error: DoctorError, *, as_json: bool) -> int:
         content = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
         print(json.dumps({"schema_version": SCHEMA_VERSION, "error": content}, ensure_ascii=False, indent=2))
         return error.exit_code
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True, highlight=False)
+    from dflash_doctor.cli.show import ReportConsole
+
+    console = ReportConsole(stderr=True, highlight=False)
     console.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=not console.is_terminal)
     for line in (error.hint or "").splitlines():
         console.print(Text.assemble(("hint: ", "cyan"), line), soft_wrap=not console.is_terminal)

@@ -1,5 +1,7 @@
 """`dflash-doctor preflight`: will this run fit, on every GPU, and why not?"""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,12 +80,12 @@ def _forecast(
 
     failing = check_fail_on(fail_on)
     asked = plan_from_flags(flags)
+    tell(asked.notes)
     if folder is not None:
         check_report_folder(folder)
     if fix_to is not None:
         check_writable(fix_to, flag="--fix-to")
-    tell(asked.notes)
-    with progress(f"tracing {asked.plan.name}"):
+    with redirect_stdout(sys.stderr), progress(f"tracing {asked.plan.name}"):
         from dflash_doctor import doctor
 
         outcome = doctor.preflight(

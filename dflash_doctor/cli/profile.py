@@ -1,5 +1,7 @@
 """`dflash-doctor profile`: where the bytes of one model's step go."""
 
+import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -31,8 +33,9 @@ def profile(
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="bfloat16, float16 or float32.")] = "bfloat16",
     attn: Annotated[str, typer.Option(metavar="sdpa|eager", help="Attention.")] = "sdpa",
     optimizer: Annotated[
-        str, typer.Option(metavar="adamw|adamw-fused|sgd", help="For --mode train.")
-    ] = "adamw",
+        str | None,
+        typer.Option(metavar="adamw|adamw-fused|sgd", help="For --mode train; adamw without it."),
+    ] = None,
     clip: Annotated[
         float | None, typer.Option(metavar="NORM", help="Clip the gradients' norm, for --mode train.")
     ] = None,
@@ -73,7 +76,7 @@ def profile(
         )
     )
     tell(asked.notes)
-    with progress(f"tracing {asked.request.model.name}"):
+    with redirect_stdout(sys.stderr), progress(f"tracing {asked.request.model.name}"):
         from dflash_doctor import doctor
 
         report = doctor.profile(asked.request)

@@ -12,6 +12,8 @@ from dflash_doctor.units import format_bytes, parse_bytes
 
 DEFAULT_CARD = "rtx-pro-6000"
 DEFAULT_COUNT = 8
+# A card is guessed among those that have bfloat16.
+GUESSED_CAPABILITY = (8, 0)
 # Two cards of one kind report totals that differ with the driver, by up to 1.3 % in the table's sources.
 SAME_MEMORY = 0.02
 
@@ -86,8 +88,9 @@ def card_from_flags(*, gpu: str | None, gpu_memory: str | int | None, count: int
         note = f"{count} x {format_bytes(card.memory_bytes)} ({card.name}) assumed"
         return CardChoice(cards=(card,) * count, notes=(note,))
     memory = parse_bytes(gpu_memory, flag="--gpu-memory")
-    kind = min(card_names(), key=lambda name: abs(card_named(name).memory_bytes - memory))
-    card = with_memory(card_named(kind), memory)
+    cards = (card for card in map(card_named, card_names()) if card.compute_capability >= GUESSED_CAPABILITY)
+    nearest = min(cards, key=lambda card: abs(card.memory_bytes - memory))
+    card, kind = with_memory(nearest, memory), nearest.name
     note = f"GPUs of {format_bytes(memory)} are taken for {kind}, the nearest known; --gpu names another"
     return CardChoice(cards=(card,) * count, notes=(note,))
 

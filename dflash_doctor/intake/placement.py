@@ -12,6 +12,7 @@ from dflash_doctor.records.plan import Card, RunPlan
 from dflash_doctor.units import format_bytes
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(RunPlan)}
+ONE_GPU = "one GPU holds one role in a forecast: the target; --targets 0 --drafters 1 forecasts the drafter"
 _NAMED_BY = ("placement.cards", "placement.gpu", "placement.gpu_memory")
 
 
@@ -24,11 +25,13 @@ def named_cards(settings: Settings, problems: Problems) -> CardChoice | None:
     if "placement.cards" in settings:
         cards: tuple[Card, ...] = settings["placement.cards"].value
         return CardChoice(cards=_resized(cards, count or len(cards)))
-    count = count or min(num_roles(settings), DEFAULT_COUNT)
+    count = count or _usual_count(settings)
     gpu, memory = settings.get("placement.gpu"), settings.get("placement.gpu_memory")
     size = int(memory.value) if memory else None
     if gpu is None:
-        return card_from_flags(gpu=None, gpu_memory=size, count=count)
+        choice = card_from_flags(gpu=None, gpu_memory=size, count=count)
+        problems.hints += choice.notes
+        return choice
     try:
         card = card_named(str(gpu.value), flag=str(gpu.place))
     except DoctorError as error:
@@ -48,7 +51,7 @@ def place_roles(
     gpus = settings.get("placement.gpus")
     count = int(gpus.value) if gpus else None
     roles_asked = any(f"placement.{role}" in asked for role in ("targets", "drafters"))
-    roles = min(num_roles(settings), DEFAULT_COUNT)
+    roles = _usual_count(settings)
     choice = named_cards(settings, problems)
     if choice is None:
         choice = _found_or_assumed(find_gpus(), count, roles, roles_asked)
@@ -61,6 +64,10 @@ def place_roles(
 def num_roles(settings: Settings) -> int:
     """Count the roles that the settings ask for."""
     return _role(settings, "targets") + _role(settings, "drafters")
+
+
+def _usual_count(settings: Settings) -> int:
+    return max(1, min(num_roles(settings), DEFAULT_COUNT))
 
 
 def _found_or_assumed(found: FoundGpus, count: int | None, roles: int, roles_asked: bool) -> CardChoice:
@@ -97,20 +104,30 @@ def _resized(cards: tuple[Card, ...], count: int) -> tuple[Card, ...]:
 
 def _fit_roles(settings: Settings, asked: Settings, count: int) -> tuple[Settings, tuple[str, ...]]:
     targets, drafters = _role(settings, "targets"), _role(settings, "drafters")
-    if targets + drafters == count or count < 2 or "placement.targets" in asked:
+    named = {role for role in ("targets", "drafters") if f"placement.{role}" in asked}
+    if targets + drafters == count:
         return settings, ()
-    if "placement.drafters" not in asked:
+    if count == 1 and "drafters" not in named and (targets == 1 or "targets" not in named):
+        return _with_roles(settings, 1, 0), (ONE_GPU,)
+    if "targets" in named:
+        return settings, ()
+    if "drafters" not in named:
         drafters = 1
-    if count <= drafters:
-        return settings, ()
-    targets = count - drafters
-    place = Place(key="roles")
-    fitted = settings | {
-        "placement.targets": Setting(value=targets, place=place),
-        "placement.drafters": Setting(value=drafters, place=place),
-    }
+    targets = max(count - drafters, 0)
+    fitted = _with_roles(settings, targets, drafters)
+    if targets + drafters > count:
+        return fitted, ()
     roles = f"{plural(targets, 'target')} and {plural(drafters, 'drafter')}"
-    return fitted, (f"{count} GPUs: {roles}; --targets and --drafters choose otherwise",)
+    return fitted, (f"{plural(count, 'GPU')}: {roles}; --targets and --drafters choose otherwise",)
+
+
+def _with_roles(settings: Settings, targets: int, drafters: int) -> Settings:
+    counts = {"placement.targets": targets, "placement.drafters": drafters}
+    return settings | {
+        path: Setting(value=count, place=Place(key="roles"))
+        for path, count in counts.items()
+        if path not in settings or settings[path].value != count
+    }
 
 
 def _role(settings: Settings, role: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from dflash_doctor.errors import DoctorError
 from dflash_doctor.intake.models import model_from_config, resolve_model
 from dflash_doctor.intake.plan_checks import check_plan
-from dflash_doctor.intake.plan_keys import KEYS
+from dflash_doctor.intake.plan_keys import KEYS, MODEL_REFUSED
 from dflash_doctor.intake.settings import Place, Problems, Settings
 from dflash_doctor.records.plan import Card, DraftSpec, LossSpec, ModelSpec, RunPlan
 
@@ -64,6 +64,8 @@ def _fields(settings: Settings) -> tuple[dict[str, Any], dict[str, Any], dict[st
 def _model(settings: Settings, problems: Problems) -> ModelSpec | None:
     given = [path for path in _MODEL_SOURCES if path in settings]
     if not given:
+        if MODEL_REFUSED in settings:
+            return None
         problems.add("[model]", "no model is named", "write preset, config or id in [model], or pass --model")
         return None
     setting = settings[given[0]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from dflash_doctor.errors import DoctorError
 from dflash_doctor.intake.cards import DEFAULT_CARD, card_named, kind_of
-from dflash_doctor.intake.plan_keys import BAND_KEYS, CARD_KEYS
+from dflash_doctor.intake.plan_keys import BAND_KEYS, CARD_KEYS, MAX_GPUS
 from dflash_doctor.intake.settings import Place, did_you_mean
 from dflash_doctor.records.plan import ByteBand, Card
 from dflash_doctor.units import parse_bytes, parse_count
@@ -18,7 +18,8 @@ def read_cards(value: object, place: Callable[[str], Place]) -> tuple[Card, ...]
         raise DoctorError(f"{place('')}: it is an array of tables: write [[placement.cards]]")
     cards: list[Card] = []
     for index, entry in enumerate(value):
-        count = parse_count(entry.get("count", 1), flag=str(place(f"{index}.count")), maximum=100_000)
+        where = str(place(f"{index}.count"))
+        count = parse_count(entry.get("count", 1), flag=where, maximum=MAX_GPUS - len(cards), is_size=False)
         cards.extend([_read_card(entry, _inside(place, str(index)))] * count)
     return tuple(cards)
 

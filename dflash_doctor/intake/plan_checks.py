@@ -4,27 +4,12 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
+from dflash_doctor.intake.allocator_conf import check_allocator
 from dflash_doctor.intake.models import DIMENSIONS, dimension, missing_dimensions
 from dflash_doctor.intake.plan_keys import KEY_OF_FIELD, LAYER_TYPES
-from dflash_doctor.intake.settings import Place, Problems, Settings, did_you_mean, one_of, plural
+from dflash_doctor.intake.settings import Place, Problems, Settings, one_of, plural
 from dflash_doctor.records.plan import Card, RunPlan
 
-ALLOCATOR_KEYS = (
-    "backend",
-    "expandable_segments",
-    "garbage_collection_threshold",
-    "graph_capture_record_stream_reuse",
-    "large_segment_size_mb",
-    "max_non_split_rounding_mb",
-    "max_split_size_mb",
-    "per_process_memory_fraction",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_use_cuda_host_register",
-    "release_lock_on_cudamalloc",
-    "roundup_power2_divisions",
-    "throw_on_cudamalloc_oom",
-)
 # bfloat16 arithmetic begins with Ampere, float16 with Maxwell's second generation.
 DTYPE_CAPABILITY = {"bfloat16": (8, 0), "float16": (5, 3), "float32": (0, 0)}
 NUM_DEFAULT_FEATURES = 5
@@ -57,20 +42,6 @@ def check_plan(plan: RunPlan, settings: Settings, problems: Problems) -> None:
     check = PlanCheck(plan, settings, problems)
     for examine in _CHECKS:
         examine(check)
-
-
-def check_allocator(text: str) -> str | None:
-    """Say what is wrong with a value of PYTORCH_CUDA_ALLOC_CONF; None where nothing is."""
-    flat = re.sub(r"\[[^\]]*\]", "[]", text)
-    for entry in flat.split(",") if text.strip() else ():
-        key, colon, value = (part.strip() for part in entry.partition(":"))
-        if not colon or not value:
-            return f"{entry.strip()!r} is not of the form key:value"
-        if key not in ALLOCATOR_KEYS:
-            return f"{key!r} is no option of PyTorch's allocator{did_you_mean(key, ALLOCATOR_KEYS)}"
-        if key == "expandable_segments" and value not in ("True", "False"):
-            return f"expandable_segments is True or False, not {value}"
-    return None
 
 
 def lacks_dtype(card: Card, dtype: str) -> str | None:
@@ -208,17 +179,22 @@ def _check_memory(check: PlanCheck) -> None:
 
 def _check_roles(check: PlanCheck) -> None:
     plan = check.plan
-    roles = plan.num_targets + plan.num_drafters
-    if plan.cards and roles > len(plan.cards):
-        field = "num_targets" if "placement.targets" in check.settings else "num_drafters"
-        there = "is 1" if len(plan.cards) == 1 else f"are {len(plan.cards)}"
-        asked = f"{plural(plan.num_targets, 'target')} and {plural(plan.num_drafters, 'drafter')}"
-        check.require(
-            False,
-            field,
-            f"{asked} need {roles} GPUs, there {there}",
-            "lower --targets or --drafters, or raise --gpus: each role has a GPU of its own",
-        )
+    counts = {"target": plan.num_targets, "drafter": plan.num_drafters}
+    roles, have = sum(counts.values()), len(plan.cards)
+    check.require(roles > 0, "num_targets", "0 targets and 0 drafters leave nothing to forecast")
+    if not plan.cards or roles <= have:
+        return
+    asked = " and ".join(plural(count, role) for role, count in counts.items() if count)
+    paths = [f"placement.{role}s" for role, count in counts.items() if count]
+    found = (check.settings.get(path) for path in (*paths, "placement.gpus", "placement.cards"))
+    place = next((setting.place for setting in found if setting), "[placement]")
+    there = "is 1" if have == 1 else f"are {have}"
+    verb = "needs" if roles == 1 else "need"
+    check.problems.add(
+        place,
+        f"{asked} {verb} {plural(roles, 'GPU')}, there {there}",
+        "each role has a GPU of its own: ask for fewer roles or more GPUs",
+    )
 
 
 def _check_steps(check: PlanCheck) -> None:

@@ -15,6 +15,7 @@ from dflash_doctor.intake.plan_keys import (
     FLAG_OF_PATH,
     KEY_OF_PATH,
     MAX_GPUS,
+    MODEL_REFUSED,
     TABLES,
     TRAINER_TABLES,
     keys_of_table,
@@ -25,6 +26,8 @@ from dflash_doctor.intake.presets import plan_preset_text
 from dflash_doctor.intake.settings import Place, Problems, Setting, Settings, did_you_mean
 from dflash_doctor.records.plan import RunPlan
 from dflash_doctor.units import parse_bytes, parse_count
+
+MAX_DEPTH = 50
 
 
 def read_plan_file(path: Path) -> RunPlan:
@@ -68,17 +71,32 @@ def settings_of_preset(name: str, problems: Problems) -> Settings:
 
 def _settings_of_text(text: str, file: str, folder: Path, problems: Problems) -> Settings:
     try:
-        document = tomllib.loads(text)
+        document: dict[str, Any] | None = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(error, file, text) from None
+    except RecursionError:
+        document = None
+    if document is None or _nests_too_deeply(document):
+        raise DoctorError(f"{file}: not valid TOML: it nests too deeply") from None
     reader = _Reader(file, folder, lines_of_keys(text.replace("\r\n", "\n")), problems)
     return reader.read(document)
+
+
+def _nests_too_deeply(document: object) -> bool:
+    layer, depth = [document], 0
+    while layer and depth <= MAX_DEPTH:
+        inner = [list(part.values()) if isinstance(part, dict) else part for part in layer]
+        layer = [part for parts in inner if isinstance(parts, list) for part in parts]
+        depth += 1
+    return bool(layer)
 
 
 def _syntax_error(error: tomllib.TOMLDecodeError, file: str, text: str) -> DoctorError:
     match = re.search(r"\s*\(at line (\d+), column (\d+)\)", str(error))
     line = int(match[1]) if match else text.count("\n") + 1
     message = re.sub(r"\s*\(at .*\)$", "", str(error))
+    if message.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate", "Duplicate")):
+        message = "the key or table is there twice"
     written = text.splitlines()[line - 1].strip() if 0 < line <= len(text.splitlines()) else ""
     shown = f": {written}" if written else ""
     hint = 'texts need quotes, as in dtype = "bfloat16"' if message.startswith("Invalid value") else None
@@ -102,13 +120,26 @@ class _Reader:
             if name == "name":
                 self._keep("name", value, text=True)
             elif name not in TABLES:
-                known = (*TABLES, "name", *TRAINER_TABLES)
-                self._unknown(name, known, "the tables are " + ", ".join(TABLES))
+                self._read_stray(name)
             elif not isinstance(value, dict):
                 self.problems.add(self._place(name), f"it is a table: write [{name}]")
+                self._refuse_model(name)
             else:
                 self._read_table(name, value)
         return self.settings
+
+    def _read_stray(self, name: str) -> None:
+        homes = [f"[{table}]" for table in TABLES if name in keys_of_table(table)]
+        if homes:
+            self.problems.add(self._place(name), f"it belongs in {' or '.join(homes)}")
+        else:
+            known = (*TABLES, "name", *TRAINER_TABLES)
+            self._unknown(name, known, "the tables are " + ", ".join(TABLES))
+
+    def _refuse_model(self, path: str) -> None:
+        """Remember that a model was named, though in vain."""
+        if path.partition(".")[0] == "model":
+            self.settings[MODEL_REFUSED] = Setting(value=None, place=self._place(path))
 
     def _read_table(self, table: str, entries: dict[str, Any]) -> None:
         known = keys_of_table(table)
@@ -119,7 +150,8 @@ class _Reader:
             elif path in KEY_OF_PATH:
                 self._try(path, partial(convert, KEY_OF_PATH[path], value, self._place(path)))
             elif path == "placement.gpus":
-                self._try(path, partial(parse_count, value, flag=str(self._place(path)), maximum=MAX_GPUS))
+                flag = str(self._place(path))
+                self._try(path, partial(parse_count, value, flag=flag, maximum=MAX_GPUS, is_size=False))
             elif path == "placement.gpu_memory":
                 self._try(path, partial(parse_bytes, value, flag=str(self._place(path))))
             elif path == "placement.cards":
@@ -134,6 +166,7 @@ class _Reader:
     def _keep(self, path: str, value: object, *, text: bool = False) -> None:
         if text and not isinstance(value, str):
             self.problems.add(self._place(path), f"text is expected, not {value!r}")
+            self._refuse_model(path)
             return
         self.settings[path] = Setting(value=value, place=self._place(path))
 

@@ -1,11 +1,13 @@
 """Flags over a plan file over a preset: one RunPlan, and what was assumed on the way."""
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
 from dflash_doctor.errors import DoctorError
+from dflash_doctor.intake.allocator_conf import allocator_notes
 from dflash_doctor.intake.nvml import FoundGpus, gpus_from_nvml
 from dflash_doctor.intake.placement import place_roles
 from dflash_doctor.intake.plan_build import build_plan, merge
@@ -63,6 +65,11 @@ def plan_from_flags(flags: PlanFlags, *, find_gpus: Callable[[], FoundGpus] = gp
 
     Raises one DoctorError with every mistake of flags and file.
     """
+    if flags.plan is not None and flags.preset is not None:
+        raise DoctorError(
+            "--preset: it cannot be given together with --plan",
+            hint="a plan file stands on its own; flags go over it",
+        )
     problems = Problems()
     asked = settings_of_file(flags.plan, problems) if flags.plan is not None else {}
     asked = merge(asked, settings_of_flags(flags, problems))
@@ -72,7 +79,9 @@ def plan_from_flags(flags: PlanFlags, *, find_gpus: Callable[[], FoundGpus] = gp
     plan = build_plan(settings, problems, choice.cards)
     problems.raise_if_any(str(flags.plan) if flags.plan is not None else "the plan")
     assert plan is not None
-    return PlanInput(plan=plan, notes=choice.notes)
+    if flags.plan is None and flags.preset is None and flags.model is not None:
+        plan = replace(plan, name=_slug(plan.model.name))
+    return PlanInput(plan=plan, notes=choice.notes + allocator_notes(plan.allocator))
 
 
 def settings_of_flags(flags: PlanFlags, problems: Problems) -> Settings:
@@ -90,11 +99,16 @@ def settings_of_flags(flags: PlanFlags, problems: Problems) -> Settings:
     return settings
 
 
+def _slug(name: str) -> str:
+    """Make a plan's name of a model's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:80] or "run"
+
+
 _Reader = Callable[[str], object]
 _READERS: tuple[tuple[str, str, _Reader], ...] = (
     ("model.ref", "--model", str),
     *((key.path, key.flag, partial(convert, key, place=Place(key=key.flag))) for key in KEYS if key.flag),
-    ("placement.gpus", "--gpus", partial(parse_count, flag="--gpus", maximum=MAX_GPUS)),
+    ("placement.gpus", "--gpus", partial(parse_count, flag="--gpus", maximum=MAX_GPUS, is_size=False)),
     ("placement.gpu", "--gpu", str),
     ("placement.gpu_memory", "--gpu-memory", partial(parse_bytes, flag="--gpu-memory")),
 )

@@ -61,7 +61,7 @@ DTYPE_ALIASES = {
     "float": "float32",
 }
 OPTIMIZERS = ("adamw", "adamw-fused", "sgd")
-MAX_GPUS = 100_000
+MAX_GPUS = 1_024
 ATTENTIONS = ("sdpa", "eager")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
@@ -170,10 +170,27 @@ KEYS = (
     _key("memory.channel_slots", "channel_slots", "count", "feature buffers in flight", "--channel-slots"),
     _key("memory.allocator", "allocator", "text", "PYTORCH_CUDA_ALLOC_CONF", "--allocator"),
     _key("memory.margin", "margin", "share", "share of each GPU that stays free", "--margin"),
-    _key("placement.targets", "num_targets", "count", "GPUs that run the target", "--targets"),
-    _key("placement.drafters", "num_drafters", "count", "GPUs that train the drafter", "--drafters"),
+    _key("placement.targets", "num_targets", "count", "GPUs that run the target", "--targets", minimum=0),
+    _key(
+        "placement.drafters",
+        "num_drafters",
+        "count",
+        "GPUs that train the drafter",
+        "--drafters",
+        minimum=0,
+    ),
 )
 
+SIZES = frozenset(
+    {
+        "batch.token_budget",
+        "batch.max_anchors",
+        "batch.document_tokens",
+        "target.rows",
+        "loss.chunk_rows",
+        "draft.sliding_window",
+    }
+)
 KEY_OF_PATH = {key.path: key for key in KEYS}
 FLAG_OF_PATH = {key.path: key.flag for key in KEYS if key.flag} | {
     "model.preset": "--model",
@@ -183,6 +200,8 @@ FLAG_OF_PATH = {key.path: key.flag for key in KEYS if key.flag} | {
 }
 KEY_OF_FIELD = {key.field: key for key in KEYS}
 
+MODEL_REFUSED = "model.refused"
+"""Stands in for a model that was named in a way that was refused."""
 MODEL_KEYS = ("preset", "config", "id", "name", "origin", "null_keys")
 PLACEMENT_KEYS = ("gpus", "gpu", "gpu_memory", "cards")
 CARD_KEYS = (

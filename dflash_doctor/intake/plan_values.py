@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dflash_doctor.errors import DoctorError
-from dflash_doctor.intake.plan_keys import DTYPE_ALIASES, Key, Kind
+from dflash_doctor.intake.plan_keys import DTYPE_ALIASES, SIZES, Key, Kind
 from dflash_doctor.intake.settings import Place, did_you_mean, one_of
 from dflash_doctor.units import parse_count, parse_percent
 
@@ -16,12 +16,13 @@ def convert(key: Key, raw: object, place: Place) -> object:
 def _count(key: Key, raw: object, place: Place) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int | str):
         raise DoctorError(f"{place}: a count is expected, not {_shown(raw)}")
-    return parse_count(raw, flag=str(place), minimum=key.minimum)
+    return parse_count(raw, flag=str(place), minimum=key.minimum, is_size=key.path in SIZES)
 
 
 def _counts(key: Key, raw: object, place: Place) -> tuple[int, ...]:
-    parts = [part for part in raw.split(",") if part.strip()] if isinstance(raw, str) else raw
-    if not isinstance(parts, list) or not parts:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    blank = isinstance(raw, str) and not all(part.strip() for part in raw.split(","))
+    if not isinstance(parts, list) or not parts or blank:
         raise DoctorError(f"{place}: a list of counts is expected, such as 1,16,31,46,61, not {_shown(raw)}")
     return tuple(_count(key, part, place) for part in parts)
 
@@ -34,7 +35,7 @@ def _share(key: Key, raw: object, place: Place) -> float:
 
 def _number(key: Key, raw: object, place: Place) -> float:
     try:
-        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        if isinstance(raw, bool) or not isinstance(raw, int | float | str) or not str(raw).isascii():
             raise ValueError
         return float(raw)
     except ValueError:

@@ -6,14 +6,17 @@ from functools import partial
 from typing import Any, get_args
 
 from dflash_doctor.errors import DoctorError
+from dflash_doctor.intake.allocator_conf import allocator_notes, check_allocator
 from dflash_doctor.intake.cards import card_named
 from dflash_doctor.intake.models import missing_dimensions, resolve_model
-from dflash_doctor.intake.plan_checks import check_allocator, lacks_dtype
+from dflash_doctor.intake.plan_checks import lacks_dtype
 from dflash_doctor.intake.plan_keys import ATTENTIONS, DTYPES, OPTIMIZERS, Key
 from dflash_doctor.intake.plan_values import convert
 from dflash_doctor.intake.settings import Place, Problems
-from dflash_doctor.records.plan import LinearAttention, ModelSpec, ProfileMode, ProfileRequest
+from dflash_doctor.records.plan import LinearAttention, ProfileMode, ProfileRequest
 from dflash_doctor.units import parse_count
+
+DEFAULT_OPTIMIZER = "adamw"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class ProfileFlags:
     seq: str = "4096"
     dtype: str = "bfloat16"
     attn: str = "sdpa"
-    optimizer: str = "adamw"
+    optimizer: str | None = None
     clip: float | None = None
     gradient_checkpointing: bool = False
     linear_attention: str = "fused"
@@ -59,7 +62,7 @@ def profile_from_flags(flags: ProfileFlags) -> ProfileInput:
         gradient_checkpointing=flags.gradient_checkpointing,
         allocator=flags.allocator,
     )
-    return ProfileInput(request=request, notes=_notes(request.model))
+    return ProfileInput(request=request, notes=_notes(request, flags))
 
 
 def _readers(flags: ProfileFlags) -> Iterable[tuple[str, str, Callable[[], object]]]:
@@ -69,12 +72,12 @@ def _readers(flags: ProfileFlags) -> Iterable[tuple[str, str, Callable[[], objec
         ("--mode", "mode", flags.mode, get_args(ProfileMode)),
         ("--dtype", "dtype", flags.dtype, DTYPES),
         ("--attn", "attention", flags.attn, ATTENTIONS),
-        ("--optimizer", "optimizer", flags.optimizer, OPTIMIZERS),
+        ("--optimizer", "optimizer", flags.optimizer or DEFAULT_OPTIMIZER, OPTIMIZERS),
         ("--linear-attention", "linear_attention", flags.linear_attention, get_args(LinearAttention)),
     ):
         key = Key(path=flag, field=name, kind="choice", comment="", flag=flag, choices=choices)
         yield flag, name, partial(convert, key, text, Place(key=flag))
-    yield "--batch", "batch", partial(parse_count, flags.batch, flag="--batch")
+    yield "--batch", "batch", partial(parse_count, flags.batch, flag="--batch", is_size=False)
     yield "--seq", "seq", partial(parse_count, flags.seq, flag="--seq")
     yield "--gpu", "card", lambda: card_named(flags.gpu) if flags.gpu is not None else None
 
@@ -91,7 +94,21 @@ def _check(flags: ProfileFlags, read: dict[str, Any], problems: Problems) -> Non
         problems.add("--dtype", lack, "pass --dtype float16 or --dtype float32, or another --gpu")
 
 
-def _notes(model: ModelSpec) -> tuple[str, ...]:
-    missing = missing_dimensions(model.config)
-    kind = model.config["model_type"]
-    return (f"the configuration {missing}: the defaults of {kind} are taken",) if missing else ()
+def _notes(request: ProfileRequest, flags: ProfileFlags) -> tuple[str, ...]:
+    notes = list(allocator_notes(request.allocator))
+    missing = missing_dimensions(request.model.config)
+    if missing:
+        kind = request.model.config["model_type"]
+        notes.append(f"the configuration {missing}: the defaults of {kind} are taken")
+    given = {
+        "--clip": flags.clip is not None,
+        "--gradient-checkpointing": flags.gradient_checkpointing,
+        "--optimizer": flags.optimizer is not None,
+    }
+    if request.mode != "train":
+        notes += [
+            f"{flag} plays no part in --mode {request.mode}; --mode train has it"
+            for flag in given
+            if given[flag]
+        ]
+    return tuple(notes)

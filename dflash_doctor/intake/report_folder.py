@@ -21,10 +21,15 @@ def check_report_folder(folder: Path, *, flag: str = "--report-dir") -> None:
 
 
 def check_writable(path: Path, *, flag: str) -> None:
-    """Try whether a file can be made at a path, and leave none; raise DoctorError naming `flag`."""
+    """Try whether a file can be made at a path, and leave none; raise DoctorError naming `flag`.
+
+    A file that is there is left alone.
+    """
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if path.exists() or path.is_symlink():
+            raise DoctorError(f"{flag}: {path}: it exists; name another file or remove it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass

@@ -7,6 +7,8 @@ from typing import Any
 
 from dflash_doctor.errors import DoctorError
 
+MOST_SHOWN = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -63,7 +65,9 @@ class Problems:
         hint = "\n".join(self.hints) or None
         if len(texts) == 1:
             raise DoctorError(texts[0], hint=hint)
-        listed = "\n".join(f"  {text}" for text in texts)
+        listed = "\n".join(f"  {text}" for text in texts[:MOST_SHOWN])
+        if len(texts) > MOST_SHOWN:
+            listed += f"\n  and {len(texts) - MOST_SHOWN} more"
         raise DoctorError(f"{subject} has {len(texts)} mistakes:\n{listed}", hint=hint)
 
 

@@ -197,6 +197,16 @@ def test_profile_takes_the_defaults_of_a_bare_model_type_aloud(
     assert "the defaults of gpt2 are taken" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("mode", "told"), [("forward", 3), ("train", 0)])
+def test_flags_of_profile_that_play_no_part_are_told(
+    mode: str, told: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(monkeypatch, FakeDoctor(fixed_report()))
+    flags = f"--mode {mode} --clip 1 --gradient-checkpointing --optimizer adamw"
+    assert run(["profile", "--config", "qwen3-8b", *flags.split()]) == 0
+    assert capsys.readouterr().err.count("plays no part") == told
+
+
 # Rules
 
 

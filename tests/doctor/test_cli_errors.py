@@ -143,6 +143,48 @@ def test_a_pipe_that_closes_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize("arguments", ["rules", "--help", "preflight --token-budget 0 --format json"])
+@pytest.mark.parametrize("stdout", ["/dev/full", None])
+def test_a_stdout_that_takes_nothing_is_an_error(arguments: str, stdout: str | None) -> None:
+    redirect = f"os.dup2(os.open({stdout!r}, os.O_WRONLY), 1)" if stdout else "sys.stdout = None"
+    code = (
+        f"import os, sys; from dflash_doctor.cli import main; {redirect}; "
+        f"sys.argv = ['dflash-doctor', *{arguments.split()!r}]; main()"
+    )
+    done = run_python(code)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: cannot write the report: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_in_a_closed_pipe_is_quiet() -> None:
+    code = (
+        "import os, sys; from dflash_doctor.cli import main; "
+        "read, write = os.pipe(); os.dup2(write, 2); os.close(read); os.close(write); "
+        "sys.argv = ['dflash-doctor', 'preflight', '--token-budget', '0']; main()"
+    )
+    assert run_python(code).returncode == 141
+
+
+def test_what_a_step_prints_stays_off_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def preflight(*args: object, **rest: object) -> None:
+        print("from a step")
+        raise DoctorError("enough")
+
+    put(monkeypatch, SimpleNamespace(preflight=preflight))
+    assert run(["preflight"]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, "from a step" in captured.err) == ("", True)
+
+
+def test_a_file_that_is_there_is_not_mended_over(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("there.toml").touch()
+    assert run(["preflight", "--fix-to", "there.toml"]) == 2
+    assert "it exists; name another file or remove it" in capsys.readouterr().err
+
+
 def test_errors_in_a_pipe_have_no_colour_and_no_breaks() -> None:
     done = run_program("preflight", "--token-budget", "0", "--gpu", "nothing", COLUMNS="60")
     assert done.returncode == 2

@@ -84,6 +84,16 @@ layer_ids = [
         ('name = "a/b"\n' + SMALL, "run.toml:1: name: 'a/b' cannot name a report"),
         ("batch = 3\n" + SMALL, "run.toml:1: batch: it is a table: write [batch]"),
         ("", "[model]: no model is named"),
+        ('model = "x"\n', "run.toml:1: model: it is a table: write [model]"),
+        ("[model]\npreset = 3\n", "run.toml:2: model.preset: text is expected, not 3"),
+        ("token_budget = 1\n" + SMALL, "run.toml:1: token_budget: it belongs in [batch]"),
+        (SMALL + "[batch]\nmax_anchors = 1\nmax_anchors = 2\n", "run.toml:5: not valid TOML: the key or"),
+        ("a = " + "[" * 5000 + "]" * 5000, "run.toml: not valid TOML: it nests too deeply"),
+        (SMALL + "config = {a" + ".a" * 90 + " = 1}", "run.toml: not valid TOML: it nests too deeply"),
+        (
+            SMALL + "[placement]\ntargets = 0\ndrafters = 0\n",
+            "run.toml:4: placement.targets: 0 targets and 0",
+        ),
         (SMALL + 'id = "a/b"\n', "run.toml:3: model.id: a model is named twice, here and by model.preset"),
         (
             SMALL + "[batch]\ntoken_budget = true\n",
@@ -103,7 +113,7 @@ layer_ids = [
         ),
         (
             SMALL + '[placement]\ngpus = 4\ngpu = "h100"\n',
-            "--drafters: 7 targets and 1 drafter need 8 GPUs, there are 4",
+            "run.toml:4: placement.gpus: 7 targets and 1 drafter need 8 GPUs, there are 4",
         ),
         (SMALL + "[loss]\nchunked = 1\n", "run.toml:4: loss.chunked: true or false is expected, not 1"),
         (SMALL + "[loss]\ngamma = -1\n", "run.toml:4: loss.gamma: -1.0 is not above zero"),
@@ -121,6 +131,11 @@ layer_ids = [
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     shown = _refused(tmp_path, text).message.replace(f"{tmp_path}/", "")
     assert shown.startswith(message)
+
+
+def test_twenty_mistakes_are_shown_and_the_others_counted(tmp_path: Path) -> None:
+    lines = _refused(tmp_path, SMALL + "[batch]\n" + "".join(f"k{i} = 1\n" for i in range(23))).message
+    assert (len(lines.splitlines()), lines.splitlines()[-1]) == (22, "  and 3 more")
 
 
 def test_broken_toml_is_told_with_line_and_text(tmp_path: Path) -> None:

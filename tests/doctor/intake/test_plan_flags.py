@@ -68,14 +68,15 @@ def test_every_preset_is_a_good_plan(name: str) -> None:
     assert _ask(preset=name).plan.name == name
 
 
-def test_flags_go_over_the_plan_and_the_plan_over_the_preset(tmp_path: Path) -> None:
+def test_flags_go_over_the_plan(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        '[batch]\ntoken_budget = "32Ki"\nmax_anchors = 256\n[memory]\nmargin = "10%"\n', encoding="utf-8"
+        '[model]\npreset = "qwen3-8b"\n[batch]\ntoken_budget = "32Ki"\n[memory]\nmargin = "10%"\n',
+        encoding="utf-8",
     )
-    plan = _ask(plan=path, preset="founding-crash", token_budget="16Ki").plan
-    assert (plan.token_budget, plan.max_anchors, plan.margin) == (16_384, 256, 0.1)
-    assert (plan.name, plan.target_forward, plan.model.name) == ("mine", "causal-lm", "qwen3.6-27b")
+    plan = _ask(plan=path, token_budget="16Ki").plan
+    assert (plan.name, plan.token_budget, plan.margin) == ("mine", 16_384, 0.1)
+    assert "together with --plan" in _refused(plan=path, preset="founding-crash").message
 
 
 def test_every_flag_reaches_its_field() -> None:
@@ -150,6 +151,11 @@ def test_more_gpus_than_there_are_are_taken_to_be_empty() -> None:
         ({"gpus": "4", "targets": "2"}, (2, 1, 4)),
         ({"targets": "3", "gpu": "b200"}, (3, 1, 4)),
         ({"preset": "founding-crash", "gpus": "2"}, (1, 1, 2)),
+        ({"preset": "founding-crash", "gpus": "1"}, (1, 0, 1)),
+        ({"gpus": "1", "targets": "1"}, (1, 0, 1)),
+        ({"gpus": "1", "drafters": "1"}, (0, 1, 1)),
+        ({"targets": "0", "drafters": "1"}, (0, 1, 1)),
+        ({"gpus": "4", "drafters": "0"}, (4, 0, 4)),
     ],
 )
 def test_roles_that_nobody_asked_for_follow_the_gpus(
@@ -179,7 +185,15 @@ def test_roles_that_nobody_asked_for_follow_the_gpus(
         ({"layer_ids": "9,1"}, "--layer-ids: 9,1 do not ascend"),
         ({"layer_ids": "-1,4"}, "--layer-ids: -1 is too small; the least is 0"),
         ({"targets": "9"}, "--targets: 9 targets and 1 drafter need 10 GPUs, there are 8"),
-        ({"gpus": "1"}, "--targets: 7 targets and 1 drafter need 8 GPUs, there is 1"),
+        ({"gpus": "1", "drafters": "2"}, "--drafters: 2 drafters need 2 GPUs, there is 1"),
+        ({"targets": "0", "drafters": "0"}, "--targets: 0 targets and 0 drafters leave nothing to forecast"),
+        ({"gpus": "1025"}, "--gpus: 1025 is 1,025, too large; the most is 1,024"),
+        ({"token_budget": "6,5,5"}, "--token-budget: '6,5,5' is not a count"),
+        ({"token_budget": "６５"}, "--token-budget: '６５' is not a count"),
+        (
+            {"layer_ids": "1,,3"},
+            "--layer-ids: a list of counts is expected, such as 1,16,31,46,61, not '1,,3'",
+        ),
         ({"gpu": "t4"}, "--dtype: t4 has no bfloat16: that needs compute capability 8.0, it has 7.5"),
         ({"dtype": "bfloat61"}, "--dtype: 'bfloat61' is not known; did you mean 'bfloat16'?"),
         ({"optimizer": "adam"}, "--optimizer: 'adam' is not known; did you mean 'adamw'?"),
@@ -232,3 +246,23 @@ def test_a_bare_model_type_is_no_plan(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "gpt2"}', encoding="utf-8")
     assert "has no vocab_size" in _refused(model=str(path)).message
+
+
+def test_one_gpu_is_a_targets_and_that_is_said() -> None:
+    assert "one GPU holds one role in a forecast: the target" in _ask(gpus="1").notes[-1]
+
+
+def test_a_run_of_flags_is_named_after_its_model() -> None:
+    assert _ask(model="qwen3-8b").plan.name == "qwen3-8b"
+    assert _ask(model="qwen3-8b", preset="founding-crash").plan.name == "founding-crash"
+
+
+def test_a_guessed_card_is_told_with_an_error_too() -> None:
+    guess = "GPUs of 15.00 GiB are taken for a10, the nearest known; --gpu names another"
+    assert _ask(gpu_memory="15GiB").notes[0].startswith("GPUs of 15.00 GiB are taken for ")
+    assert guess.partition("a10")[0] in str(_refused(gpu_memory="15GiB", layer_ids="999").hint)
+
+
+def test_only_sizes_are_told_how_sizes_are_written() -> None:
+    assert _refused(gpus="x").hint is None
+    assert "64Ki" in str(_refused(token_budget="x").hint)
