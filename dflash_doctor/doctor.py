@@ -127,8 +127,9 @@ def mend(
 
 
 def needs_mending(report: MemoryReport) -> bool:
-    """Say whether a plan does not fit with its margin, or wastes a good part of a card."""
-    return report.verdict != "fits" or any(finding.severity == "error" for finding in report.findings)
+    """Say whether a plan does not fit with its margin, or wastes part of a card that a setting saves."""
+    wasteful = any(f.severity != "info" and f.fix is not None and f.fix.setting for f in report.findings)
+    return report.verdict != "fits" or wasteful
 
 
 def fit_in(plan: RunPlan, forecaster: Forecaster, look: Callable[[RunPlan], MemoryReport]) -> RunPlan:
