@@ -70,7 +70,7 @@ def changed_in_place() -> list[int]:
     x[ids(0)] = 9
     x.masked_fill_(torch.arange(5) == 3, -1)
     x.view(-1)[1:2].copy_(ids(100))
-    return x.tolist()  # type: ignore[no-any-return]
+    return x.tolist()
 
 
 def test_writes_through_views_keep_values_true() -> None:
@@ -81,7 +81,7 @@ def test_the_host_may_copy_values_into_memory_of_its_own() -> None:
     def function() -> list[int]:
         host = torch.zeros(2, dtype=torch.long, device="cpu")
         host.copy_(ids(6, 8))
-        return host.tolist()  # type: ignore[no-any-return]
+        return host.tolist()
 
     assert read_by(function)[0] == [6, 8]
 
@@ -148,7 +148,7 @@ def test_values_written_from_unknown_ones_are_unknown() -> None:
     def function() -> list[int]:
         x = torch.zeros(3, dtype=torch.long)
         x[0] = torch.empty(3).argmax()
-        return x.tolist()  # type: ignore[no-any-return]
+        return x.tolist()
 
     _, trace = read_by(function)
     assert not all(read.known for read in trace.value_reads)
