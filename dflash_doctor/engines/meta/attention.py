@@ -11,6 +11,7 @@ import torch
 from dflash_doctor.engines.meta.device import Device
 
 aten = torch.ops.aten
+_plain = torch.nn.functional.scaled_dot_product_attention
 
 
 def scaled_dot_product_attention(
@@ -29,6 +30,8 @@ def scaled_dot_product_attention(
 
     Shapes: query [B, H, Q, D], key and value [B, H_kv, K, D]; the mask broadcasts to [B, H, Q, K].
     """
+    if not query.is_meta:
+        return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     is_efficient = _fits_efficient(query, value)
     if attn_mask is not None and is_efficient:
