@@ -23,10 +23,10 @@ from dflash_doctor.render.files import write_report_files
 from dflash_doctor.rules.context import RuleContext
 from dflash_doctor.rules.registry import run_rules
 
-SEARCH_SECONDS = 14.0
+SEARCH_SECONDS = 15.0
 """How long the search and the grid may look for more: seconds of processor time, so that a busy machine
 finds the same."""
-GRID_SECONDS = 6.0
+GRID_SECONDS = 5.0
 """The part of it that the grid may take."""
 TOP_ALLOCATIONS = 10
 NOTHING_TO_MEND = "--fix: the plan fits and wastes nothing that a setting could mend"
