@@ -48,10 +48,11 @@ class _Flex(torch.autograd.Function):
         del largest
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, grad: torch.Tensor, _: None) -> tuple[torch.Tensor, ...]:
         query, key, value, _, lse = ctx.saved_tensors
         delta = torch.empty_like(lse)
         grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
