@@ -7,6 +7,9 @@ from statistics import median
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.modules.module as modules
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dflash_doctor.analyze.replay import replay
 from dflash_doctor.engines.profile import trace_profile
@@ -131,3 +134,12 @@ def test_an_unknown_optimizer_names_the_known_ones() -> None:
     with pytest.raises(DoctorError, match="unknown optimizer 'adam'") as caught:
         trace_profile(request_tiny(tiny(), optimizer="adam"))
     assert caught.value.hint == "--optimizer takes adamw, adamw-fused, sgd"
+
+
+def test_a_step_that_fails_leaves_torch_as_it_was() -> None:
+    attention, hooks = torch.nn.functional.scaled_dot_product_attention, dict(modules._global_forward_hooks)
+    with pytest.raises(DoctorError):
+        trace_profile(request_tiny(tiny(num_key_value_heads=3, head_dim=16), attention="eager"))
+    assert torch.nn.functional.scaled_dot_product_attention is attention
+    assert dict(modules._global_forward_hooks) == hooks
+    assert not _get_current_dispatch_mode_stack()
